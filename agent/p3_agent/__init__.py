@@ -1,0 +1,1 @@
+"""The root daemon that keeps one interface's bands in order."""

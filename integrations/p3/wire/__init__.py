@@ -1,0 +1,1 @@
+"""The slice protocol as values: bytes in, events out, no I/O."""
