@@ -1,0 +1,78 @@
+"""What moves slices, seen from the shim: hand a payload over, hear when its sum is in.
+
+An engine knows nothing of modules or optimizers; a shim knows engines through this protocol only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from p3.schedule import Schedule
+from p3.slicing import SlicePlan
+from p3_shaper.bands import BandTable
+
+
+class P3Error(RuntimeError):
+    """Training cannot go on; the message says what happened, on which rank, and what to do."""
+
+
+class PeerLostError(P3Error):
+    """A rank went away or does not answer."""
+
+
+class PlanMismatchError(P3Error):
+    """Ranks disagree about the model's slices or settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an engine needs to start.
+
+    `payloads[i]` is slice i's buffer: 1-D, contiguous, on the CPU, `payload_numel` elements. The
+    engine owns it from `submit` until it reports the slice done, and leaves the sum over ranks
+    in it. `on_done(slice index)` and `on_error(error)` are called from the engine's threads,
+    must return quickly and never raise; after `on_error` no slice is ever done.
+    """
+
+    rank: int
+    plan: SlicePlan
+    schedule: Schedule
+    table: BandTable
+    payloads: Sequence[torch.Tensor]
+    on_done: Callable[[int], None]
+    on_error: Callable[[P3Error], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine has handed to the network since it started, without headers."""
+
+    payload_bytes_sent: int
+    slices_done: int
+
+
+class Engine(Protocol):
+    """Sums slices over ranks, most urgent first."""
+
+    def submit(self, index: int, iteration: int) -> None:
+        """Hand over slice `index`, whose payload is filled. Each slice once an iteration.
+
+        Returns at once; any thread may call. Does nothing after an error was reported.
+        """
+        ...
+
+    def advance(self, position: int) -> None:
+        """This node is at `position` (see `Schedule`); what is queued may become more urgent."""
+        ...
+
+    def statistics(self) -> EngineStatistics:
+        """Counters since the start."""
+        ...
+
+    def close(self) -> None:
+        """Release sockets and threads. What is not done yet is given up."""
+        ...

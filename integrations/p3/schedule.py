@@ -1,0 +1,100 @@
+"""Priorities → bands. Pure: no I/O.
+
+Time is counted in layers: iteration k's forward of layer l is at position 2kL + l, its backward
+at 2kL + 2L - 1 - l (L layers). A slice of layer l handed over in iteration k is due when the
+next forward needs it: 2(k+1)L + l. How soon that is, seen from where the node is now, decides
+the band. So whatever iteration k still owes anyone is more urgent than anything of k + 1; a
+static priority by layer alone lets nodes drift apart (the paper's section 4 has that fault).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Bands by distance: `cuts[b]` is the first layer, in forward order, behind band b.
+
+    A gradient of layer l appears 2l + 1 positions before it is due, so cuts by layer are cuts
+    by distance too, and one table serves what is pushed and what a server sends back later.
+    """
+
+    layers: int
+    cuts: tuple[int, ...]
+
+    @property
+    def bands(self) -> int:
+        """How many bands are in use."""
+        return len(self.cuts) + 1
+
+    def forward_position(self, iteration: int, layer: int) -> int:
+        """Where a node is that computes `layer` forward."""
+        return 2 * iteration * self.layers + layer
+
+    def backward_position(self, iteration: int, layer: int) -> int:
+        """Where a node is that has just finished `layer` backward."""
+        return 2 * (iteration + 1) * self.layers - 1 - layer
+
+    def due(self, iteration: int, layer: int) -> int:
+        """The position that needs iteration `iteration`'s update of `layer`: the priority."""
+        return self.forward_position(iteration + 1, layer)
+
+    def band(self, due: int, now: int) -> int:
+        """The band for what is due at `due`, at position `now`; overdue is band 0."""
+        return bisect_right(self.cuts, max(0, due - now) // 2)
+
+    def push_band(self, layer: int) -> int:
+        """The band of a gradient handed over as it appears: the same on every rank."""
+        return bisect_right(self.cuts, layer)
+
+
+def make_schedule(layer_bytes: Sequence[int], bands: int) -> Schedule:
+    """Cut layers (bytes each, in forward order) into at most `bands` runs.
+
+    A later layer's gradient appears first, so inside a band its bytes stand before those of
+    every earlier layer. The cuts make the sum of (bytes x earlier layers they delay) least.
+    ValueError when `bands` is below 1.
+    """
+    if bands < 1:
+        raise ValueError(f"{bands} bands: there is at least 1")
+    layers = len(layer_bytes)
+    if layers == 0:
+        return Schedule(0, ())
+    return Schedule(layers, _best_cuts(np.asarray(layer_bytes, dtype=np.float64), bands))
+
+
+def _best_cuts(sizes: npt.NDArray[np.float64], bands: int) -> tuple[int, ...]:
+    layers = len(sizes)
+    number = np.arange(layers, dtype=np.float64)
+    total = np.concatenate(([0.0], np.cumsum(sizes)))
+    moment = np.concatenate(([0.0], np.cumsum(sizes * number)))
+
+    def delays(end: int) -> npt.NDArray[np.float64]:
+        """Delay inside a run [start, end), for every start below `end`."""
+        behind: npt.NDArray[np.float64] = moment[end] - moment[:end]
+        return behind - number[:end] * (total[end] - total[:end])
+
+    best = np.array([np.inf if end else 0.0 for end in range(layers + 1)])
+    choices: list[list[int]] = []
+    for _ in range(min(bands, layers)):
+        following = best.copy()
+        choice = list(range(layers + 1))
+        for end in range(1, layers + 1):
+            through = best[:end] + delays(end)
+            start = int(through.argmin())
+            if through[start] < following[end]:
+                following[end], choice[end] = through[start], start
+        choices.append(choice)
+        best = following
+    cuts: set[int] = set()
+    end = layers
+    for choice in reversed(choices):
+        end = choice[end]
+        cuts.add(end)
+    return tuple(sorted(cuts - {0, layers}))
