@@ -77,8 +77,9 @@ def _best_cuts(sizes: npt.NDArray[np.float64], bands: int) -> tuple[int, ...]:
 
     def delays(end: int) -> npt.NDArray[np.float64]:
         """Delay inside a run [start, end), for every start below `end`."""
-        behind: npt.NDArray[np.float64] = moment[end] - moment[:end]
-        return behind - number[:end] * (total[end] - total[:end])
+        waiting: npt.NDArray[np.float64] = moment[end] - moment[:end]
+        waiting -= number[:end] * (total[end] - total[:end])
+        return waiting
 
     best = np.array([np.inf if end else 0.0 for end in range(layers + 1)])
     choices: list[list[int]] = []

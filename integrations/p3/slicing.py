@@ -30,11 +30,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Elements `start` … `start + numel` of parameter number `parameter`, flattened."""
+    """Elements `start` … `start + numel` of parameter number `parameter`, flattened.
+
+    `ends` is true where they are the parameter's last.
+    """
 
     parameter: int
     start: int
     numel: int
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,9 @@ class Slice:
     """What travels as one: one run of one parameter, or several whole small neighbours.
 
     `layer` is the forward order of its most urgent segment. The payload holds the segments'
-    elements one after the other, then one presence flag a segment: 1 where this rank had a
-    gradient, 0 where not, so that the sum tells how many ranks had one.
+    elements one after the other, then a presence flag for each parameter that ends here: 1
+    where this rank had a gradient, 0 where not, so that the sum tells how many ranks had one.
+    Payloads laid out in slice order leave every parameter's elements contiguous.
     """
 
     index: int
@@ -61,7 +66,7 @@ class Slice:
     @property
     def payload_numel(self) -> int:
         """Elements that travel: gradient and flags."""
-        return self.numel + len(self.segments)
+        return self.numel + sum(segment.ends for segment in self.segments)
 
     @property
     def payload_bytes(self) -> int:
@@ -154,14 +159,14 @@ def _segments(
     group: Sequence[int], parameters: Sequence[Parameter], slice_numel: int
 ) -> Iterator[tuple[Segment, ...]]:
     if len(group) > 1 or parameters[group[0]].numel <= slice_numel:
-        yield tuple(Segment(number, 0, parameters[number].numel) for number in group)
+        yield tuple(Segment(number, 0, parameters[number].numel, True) for number in group)
         return
     numel = parameters[group[0]].numel
     pieces = -(-numel // slice_numel)
     # Equal pieces: a full slice followed by a sliver would cost a message for the sliver.
     bounds = [numel * piece // pieces for piece in range(pieces + 1)]
     for start, end in pairwise(bounds):
-        yield (Segment(group[0], start, end - start),)
+        yield (Segment(group[0], start, end - start, end == numel),)
 
 
 def _place(slices: Iterable[Slice], world_size: int) -> Iterator[Slice]:

@@ -1,0 +1,229 @@
+"""Between a shim and an engine: payloads filled, sums waited for, updates applied.
+
+Two threads meet here: the training thread hands gradients over and waits for updates; the
+updater thread applies the optimizer as sums come back, most urgent layer first. Engines report
+from threads of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from p3.engine import Engine, Job, P3Error
+from p3.payloads import Payloads
+from p3.schedule import Schedule
+from p3.slicing import SlicePlan
+from p3.updater import Settings, Updater
+from p3_shaper.bands import BandTable
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks share, and this rank's number."""
+
+    name: str
+    rank: int
+    plan: SlicePlan
+    schedule: Schedule
+    table: BandTable
+
+
+class Exchange:
+    """One model's slices on their way. Iteration k runs from one `commit` to the next.
+
+    Every method may raise the P3Error that ended the exchange.
+    """
+
+    def __init__(
+        self,
+        agreed: Agreed,
+        payloads: Payloads,
+        updater: Updater,
+        open_engine: Callable[[Job], Engine],
+    ) -> None:
+        plan = agreed.plan
+        self._plan = plan
+        self._schedule = agreed.schedule
+        self._payloads = payloads
+        self.updater = updater
+        self._slices_of = plan.slices_of()
+        self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
+        self._layer_of = [parameter.layer for parameter in plan.parameters]
+        self._travelling = [p for p, slices in enumerate(self._slices_of) if slices]
+        # The training thread's own.
+        self._iteration = 0
+        self._given: set[int] = set()
+        self._unfilled = [len(members) for members in self._members]
+        # Shared, under one lock.
+        self._lock = threading.Lock()
+        self._wake_updater = threading.Condition(self._lock)
+        self._applied_more = threading.Condition(self._lock)
+        self._left = [len(slices) for slices in self._slices_of]
+        self._applied = [0] * len(plan.parameters)
+        self._ready: list[tuple[int, int, int]] = []
+        self._settings: dict[int, Sequence[Settings] | None] = {}
+        self._committed = 0
+        self._closing = False
+        self._error: P3Error | None = None
+        self.engine = open_engine(
+            Job(
+                agreed.name,
+                agreed.rank,
+                plan,
+                agreed.schedule,
+                agreed.table,
+                payloads.slices,
+                self._on_done,
+                self._on_error,
+            )
+        )
+        self._thread = threading.Thread(target=self._update, name="p3-updater", daemon=True)
+        self._thread.start()
+
+    # -- the training thread ---------------------------------------------------------------
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether gradients were given since the last commit."""
+        return bool(self._given)
+
+    def give(self, parameter: int, gradient: torch.Tensor) -> None:
+        """Hand over a parameter's gradient; its slices leave as soon as they are full."""
+        if parameter in self._given:
+            name = self._plan.parameters[parameter].name
+            raise P3Error(
+                f"backward gave {name} a gradient twice without optimizer.step() between; "
+                "accumulate under p3.pytorch.no_sync(model), the last backward outside it"
+            )
+        self._hand_over(parameter, gradient)
+        self.engine.advance(
+            self._schedule.backward_position(self._iteration, self._layer_of[parameter])
+        )
+
+    def commit(self, settings: Sequence[Settings] | None) -> None:
+        """End the iteration: apply its updates with `settings`, or drop them for None.
+
+        Returns at once; the updates are made as the sums come back.
+        """
+        for parameter in self._travelling:
+            if parameter not in self._given:
+                self._hand_over(parameter, None)
+        self._given.clear()
+        with self._lock:
+            self._settings[self._iteration] = settings
+            self._settings.pop(self._iteration - 2, None)
+            self._iteration += 1
+            self._committed = self._iteration
+            self._wake_updater.notify()
+
+    def enter(self, parameters: Sequence[int]) -> None:
+        """A forward pass needs `parameters` now: wait for every committed update of them."""
+        if parameters:
+            layer = min(self._layer_of[parameter] for parameter in parameters)
+            self.engine.advance(self._schedule.forward_position(self._iteration, layer))
+            self._wait(parameters, self._committed)
+
+    def synchronize(self) -> None:
+        """Wait until every committed update is applied."""
+        self._wait(self._travelling, self._committed)
+
+    def close(self) -> None:
+        """Finish what is owed, unless the program is dying, then release engine and thread."""
+        dying = getattr(sys, "last_value", None) is not None
+        try:
+            if not dying and not self.has_uncommitted and self._error is None:
+                self.synchronize()
+        except P3Error as error:
+            # Raised where the training thread can see it if it still trains; said here if not.
+            print(f"p3: {error}", file=sys.stderr)
+        finally:
+            with self._lock:
+                self._closing = True
+                self._wake_updater.notify()
+            self._thread.join()
+            self.engine.close()
+
+    def _hand_over(self, parameter: int, gradient: torch.Tensor | None) -> None:
+        # The buffer may still hold the last iteration's sum if no forward waited for it.
+        self._wait((parameter,), self._iteration)
+        if gradient is None:
+            self._payloads.fill_absent(parameter)
+        else:
+            self._payloads.fill(parameter, gradient)
+        self._given.add(parameter)
+        for index in self._slices_of[parameter]:
+            self._unfilled[index] -= 1
+            if not self._unfilled[index]:
+                self._unfilled[index] = len(self._members[index])
+                self.engine.submit(index, self._iteration)
+
+    def _wait(self, parameters: Iterable[int], iterations: int) -> None:
+        with self._lock:
+            for parameter in parameters:
+                while self._applied[parameter] < iterations and self._slices_of[parameter]:
+                    if self._error is not None:
+                        raise self._error
+                    self._applied_more.wait()
+            if self._error is not None:
+                raise self._error
+
+    # -- the engine's threads --------------------------------------------------------------
+
+    def _on_done(self, index: int) -> None:
+        with self._lock:
+            for parameter in self._members[index]:
+                self._left[parameter] -= 1
+                if not self._left[parameter]:
+                    self._left[parameter] = len(self._slices_of[parameter])
+                    key = (self._applied[parameter], self._layer_of[parameter], parameter)
+                    heapq.heappush(self._ready, key)
+            self._wake_updater.notify()
+
+    def _on_error(self, error: P3Error) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._wake_updater.notify()
+            self._applied_more.notify_all()
+
+    # -- the updater's thread --------------------------------------------------------------
+
+    def _update(self) -> None:
+        while batch := self._next_batch():
+            iteration = batch[0][0]
+            numbers = [parameter for _, _, parameter in batch]
+            try:
+                self._apply(iteration, numbers)
+            except Exception as error:  # noqa: BLE001  (a user's optimizer may raise anything)
+                failure = P3Error(f"the optimizer failed in iteration {iteration}: {error!r}")
+                failure.__cause__ = error
+                self._on_error(failure)
+                return
+            with self._lock:
+                for parameter in numbers:
+                    self._applied[parameter] = iteration + 1
+                self._applied_more.notify_all()
+
+    def _next_batch(self) -> list[tuple[int, int, int]]:
+        """All that is ready of the most urgent layer; empty at the end."""
+        with self._lock:
+            while not (self._ready and self._ready[0][0] < self._committed):
+                if self._closing or self._error is not None:
+                    return []
+                self._wake_updater.wait()
+            batch = [heapq.heappop(self._ready)]
+            while self._ready and self._ready[0][:2] == batch[0][:2]:
+                batch.append(heapq.heappop(self._ready))
+            return batch
+
+    def _apply(self, iteration: int, numbers: Sequence[int]) -> None:
+        settings = self._settings[iteration]
+        if settings is not None:
+            present = [number for number in numbers if self._payloads.is_present(number)]
+            if present:
+                self.updater.apply(present, settings)

@@ -1,0 +1,56 @@
+"""The few calls on Gloo that P3 makes, typed: torch's stubs lag behind its bindings here."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+
+from p3.sockets import address_towards
+
+THREADS_PER_GROUP = 2
+
+
+class Work(Protocol):
+    """A collective under way."""
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Its result, or the RuntimeError that ended it."""
+        ...
+
+
+class GlooGroup(Protocol):
+    """A process group over Gloo."""
+
+    def allreduce(self, tensors: list[torch.Tensor]) -> Work:
+        """Sum `tensors[0]` over the ranks, in place."""
+        ...
+
+
+def open_gloo(prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
+    """Connect every rank with every other; collective. `prefix` keeps groups apart in the store.
+
+    RuntimeError, with Gloo's text, when a rank does not come within `timeout_s` seconds.
+    """
+    # Not dist.new_group: that has no say in threads, and destroy_process_group() in the user's
+    # script would end it while the last iteration's slices are still owed to other ranks.
+    bindings = cast(Any, dist.ProcessGroupGloo)
+    options = bindings._Options()
+    options._threads = THREADS_PER_GROUP
+    options._timeout = timedelta(seconds=timeout_s)
+    options._devices = [_device(bindings)]
+    store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+    return cast(GlooGroup, bindings(store, rank, size, options))
+
+
+def _device(bindings: Any) -> object:
+    """The interface the user named for Gloo, else the one that leads to the master."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if interface:
+        return bindings.create_device(interface=interface)
+    return bindings.create_device(
+        hostname=address_towards(os.environ.get("MASTER_ADDR", "localhost"))
+    )

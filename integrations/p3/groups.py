@@ -1,0 +1,191 @@
+"""The engine `groups`: one Gloo process group a band moves the bytes; P3 orders and marks them.
+
+Gloo's ring all-reduce has one sender a receiver, so shallow switch ports do not notice it. Every
+rank must issue a group's collectives in one order: inside a band that is the order in which
+gradients appear, last layer first, and a slice handed over early waits for its turn.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from p3.adopt import connections_since, socket_inodes
+from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
+from p3.gloo import GlooGroup, open_gloo
+from p3.hangup import Address, HangupWatch, address_of
+from p3.sockets import mark, tune
+
+GRACE_SECONDS = 3.0
+CLOSE_SECONDS = 5.0
+
+Gradient = torch.futures.Future[list[torch.Tensor]]
+
+
+class BandQueue:
+    """The slices of one band in their fixed order; tells which may be issued now. Pure.
+
+    A slice handed over before its turn waits; each slice comes once an iteration.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = tuple(order)
+        self._early: set[tuple[int, int]] = set()
+        self._turn = 0
+        self._iteration = 0
+
+    def add(self, index: int, iteration: int) -> list[int]:
+        """Slice `index` is there; the slices to issue now, in order."""
+        self._early.add((iteration, index))
+        issue: list[int] = []
+        while (self._iteration, self._order[self._turn]) in self._early:
+            self._early.remove((self._iteration, self._order[self._turn]))
+            issue.append(self._order[self._turn])
+            self._turn += 1
+            if self._turn == len(self._order):
+                self._turn = 0
+                self._iteration += 1
+        return issue
+
+
+def band_orders(job: Job) -> tuple[tuple[int, ...], ...]:
+    """For every band in use, its slices in the order in which gradients appear: last first."""
+    orders: list[list[int]] = [[] for _ in range(job.schedule.bands)]
+    for piece in reversed(job.plan.slices):
+        orders[job.schedule.push_band(piece.layer)].append(piece.index)
+    return tuple(map(tuple, orders))
+
+
+class GlooGroups:
+    """Engine over Gloo. Every rank constructs it together, with torch.distributed initialised.
+
+    Raises RuntimeError (Gloo's own text) when a rank cannot be reached within `timeout_s`.
+    """
+
+    def __init__(self, job: Job, *, timeout_s: float = 300.0) -> None:
+        self._job = job
+        self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
+        self._changed = threading.Condition()
+        self._waiting = 0  # handed over, not done
+        self._under_way = 0  # issued to Gloo, not done
+        self._done = 0
+        self._bytes = 0
+        self._error: P3Error | None = None
+        self._gone: tuple[int, str] | None = None
+        self._queues = [BandQueue(order) for order in band_orders(job)]
+        self._groups: list[GlooGroup] = []
+        sockets: list[socket.socket] = []
+        for band in range(job.schedule.bands):
+            group, opened = _open_group(job, band, timeout_s)
+            self._groups.append(group)
+            sockets += opened
+        self._watch = HangupWatch(sockets, _ranks_by_address(sockets), self._hangup)
+
+    def submit(self, index: int, iteration: int) -> None:
+        """Hand over slice `index`; Gloo gets it when it is its turn in its band."""
+        band = self._bands[index]
+        # Held while issuing: no other thread may come between the queue's order and Gloo's.
+        with self._changed:
+            if self._error is not None:
+                return
+            self._waiting += 1
+            if self._gone is None:
+                for ready in self._queues[band].add(index, iteration):
+                    self._issue(self._groups[band], ready)
+                return
+        self._lost(*self._gone)
+
+    def advance(self, position: int) -> None:
+        """Nothing to do: the order is fixed, so that all ranks agree on it."""
+
+    def statistics(self) -> EngineStatistics:
+        """A ring all-reduce sends 2 (N - 1) / N of each payload (Gloo: allreduce.cc)."""
+        size = self._job.plan.world_size
+        with self._changed:
+            return EngineStatistics(self._bytes * 2 * (size - 1) // size, self._done)
+
+    def close(self) -> None:
+        """Shut every connection down, which ends what is under way. Again is harmless."""
+        with self._changed:
+            self._error = self._error or P3Error("the engine is closed")
+        self._watch.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
+        self._groups.clear()
+
+    def _issue(self, group: GlooGroup, index: int) -> None:
+        self._under_way += 1
+        self._bytes += self._job.plan.slices[index].payload_bytes
+        future = group.allreduce([self._job.payloads[index]]).get_future()
+        future.add_done_callback(self._when_done(index))
+
+    def _when_done(self, index: int) -> Callable[[Gradient], None]:
+        def done(future: Gradient) -> None:
+            failure: RuntimeError | None = None
+            try:
+                future.value()
+            except RuntimeError as error:
+                failure = error
+            with self._changed:
+                self._under_way -= 1
+                self._waiting -= failure is None
+                self._done += failure is None
+                self._changed.notify_all()
+            if failure is None:
+                self._job.on_done(index)
+            elif self._gone is None:
+                self._fail(P3Error(f"rank {self._job.rank}: Gloo could not sum a slice: {failure}"))
+
+        return done
+
+    def _hangup(self, rank: int, host: str) -> None:
+        """A rank closed a connection: an end like any other, or did it still owe something?"""
+        with self._changed:
+            if self._gone is None:
+                self._gone = (rank, host)
+            done = -1
+            while self._waiting and done != self._done and self._error is None:
+                done = self._done
+                self._changed.wait(GRACE_SECONDS)
+            if not self._waiting:
+                return
+        self._lost(rank, host)
+
+    def _lost(self, rank: int, host: str) -> None:
+        self._fail(
+            PeerLostError(
+                f"rank {self._job.rank}: rank {rank} ({host}) closed its connection before the "
+                "iteration was complete; look at that rank's own error first"
+            )
+        )
+
+    def _fail(self, error: P3Error) -> None:
+        with self._changed:
+            if self._error is not None:
+                return
+            self._error = error
+            self._changed.notify_all()
+        self._job.on_error(error)
+
+
+def _open_group(job: Job, band: int, timeout_s: float) -> tuple[GlooGroup, list[socket.socket]]:
+    """A Gloo group for `band` on marked, tuned connections, and duplicates of these."""
+    before = socket_inodes()
+    group = open_gloo(f"p3/{job.name}/{band}", job.rank, job.plan.world_size, timeout_s)
+    opened = connections_since(before)
+    for connection in opened:
+        tune(connection)
+        mark(connection, job.table.dscps[band])
+    return group, opened
+
+
+def _ranks_by_address(sockets: Sequence[socket.socket]) -> dict[Address, int]:
+    """Which rank is at the far end, for every rank's every connection."""
+    names = [address_of(connection.getsockname()) for connection in sockets]
+    everyone: list[list[Address]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, names)
+    return {name: rank for rank, theirs in enumerate(everyone) for name in theirs}

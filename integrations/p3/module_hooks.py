@@ -1,0 +1,165 @@
+"""Hooks on one model: gradients out as they appear, each module's forward waits for its own.
+
+The first forward pass is watched; with the first gradient the ranks agree on a slice plan and
+the engine opens.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from p3.agreement import agree_on_bands, agree_on_order, check_same, next_job_name
+from p3.engine import Engine, Job
+from p3.exchange import Agreed, Exchange
+from p3.forward_order import ForwardWatch
+from p3.groups import GlooGroups
+from p3.payloads import Payloads
+from p3.schedule import make_schedule
+from p3.slicing import Parameter, make_plan
+from p3.updater import Updater
+from p3_shaper.bands import BandTable
+
+Register = Callable[[Callable[..., None]], RemovableHandle]
+EngineName = Literal["groups", "ps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose in `distribute`."""
+
+    engine: EngineName
+    slice_numel: int
+    bands: BandTable | None
+
+
+class ModuleHooks:
+    """Watches a model's forward and backward passes and drives its exchange."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        parameters: list[nn.Parameter],
+        names: list[str],
+        options: Options,
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._names = names
+        self._options = options
+        self._watch = ForwardWatch(model, parameters)
+        self._waits: dict[nn.Module, tuple[int, ...]] = {}
+        self.exchange: Exchange | None = None
+        self.sending = True
+        self._closed = False
+        self._handles = [
+            *(m.register_forward_pre_hook(self._enter, prepend=True) for m in model.modules()),
+            *_gradient_handles(parameters, self._gradient),
+            *_checkpoint_handles(model, self.synchronize),
+        ]
+        atexit.register(self.close)
+
+    def commit(self) -> None:
+        """The user's step(): apply this iteration's updates as their sums come back."""
+        exchange = self.exchange or self._agree()
+        exchange.commit(exchange.updater.settings())
+
+    def drop_uncommitted(self) -> None:
+        """Forget gradients that no step() followed."""
+        if self.exchange is not None and self.exchange.has_uncommitted:
+            self.exchange.commit(None)
+
+    def synchronize(self) -> None:
+        """Wait until every committed update is applied."""
+        if self.exchange is not None:
+            self.exchange.synchronize()
+
+    def relink(self) -> None:
+        """The optimizer's state was replaced."""
+        if self.exchange is not None:
+            self.exchange.updater.relink()
+
+    def close(self) -> None:
+        """Remove the hooks, finish what is owed, release the engine. Again is harmless."""
+        atexit.unregister(self.close)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self.exchange is not None and not self._closed:
+            self._closed = True
+            self.exchange.close()
+
+    def _enter(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        if self.exchange is None:
+            self._watch.called(module)
+        else:
+            self.exchange.enter(self._waits.get(module, ()))
+
+    def _gradient(self, number: int, gradient: Tensor) -> None:
+        if self.sending:
+            (self.exchange or self._agree()).give(number, gradient)
+
+    def _agree(self) -> Exchange:
+        """Agree with all ranks on order, slices and bands, and open the engine."""
+        order = self._watch.order()
+        layer_of = agree_on_order(order.layer_of)
+        self._waits = order.waits
+        plan = make_plan(
+            [
+                Parameter(name, p.numel(), str(p.dtype), p.element_size(), layer)
+                for name, p, layer in zip(self._names, self._parameters, layer_of, strict=True)
+            ],
+            dist.get_world_size(),
+            self._options.slice_numel,
+        )
+        check_same("slice plan", plan.digest() + self._options.engine.encode())
+        table = agree_on_bands(self._options.bands)
+        payloads = Payloads(plan, {str(p.dtype): p.dtype for p in self._parameters})
+        updater = Updater(self._optimizer, self._parameters, payloads.gradients)
+        schedule = make_schedule(plan.layer_bytes(), len(table))
+        agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
+        self.exchange = Exchange(agreed, payloads, updater, self._open_engine)
+        return self.exchange
+
+    def _open_engine(self, job: Job) -> Engine:
+        if self._options.engine == "ps":
+            from p3.ps import open_parameter_server  # noqa: PLC0415
+
+            return open_parameter_server(job)
+        return GlooGroups(job)
+
+
+# torch leaves these three registrations untyped: that ends here.
+def _gradient_handles(
+    parameters: list[nn.Parameter], on_gradient: Callable[[int, Tensor], None]
+) -> Iterator[RemovableHandle]:
+    for number, parameter in enumerate(parameters):
+
+        def hook(parameter: Tensor, number: int = number) -> None:
+            if parameter.grad is not None:
+                on_gradient(number, parameter.grad)
+
+        register: Register = parameter.register_post_accumulate_grad_hook
+        yield register(hook)
+
+
+def _checkpoint_handles(
+    model: nn.Module, synchronize: Callable[[], None]
+) -> Iterator[RemovableHandle]:
+    def hook(*_: object) -> None:
+        synchronize()
+
+    registrations: tuple[Register, ...] = (
+        model.register_state_dict_pre_hook,
+        model.register_load_state_dict_pre_hook,
+    )
+    for register in registrations:
+        yield register(hook)

@@ -1,0 +1,162 @@
+"""The PyTorch shim: hooks that hand gradients over and make each module wait for its own.
+
+model, optimizer = p3.pytorch.distribute(model, optimizer)
+for x, y in loader:
+    optimizer.zero_grad(); loss_fn(model(x), y).backward(); optimizer.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from p3.agreement import NoAgentWarning
+from p3.engine import Engine, P3Error
+from p3.module_hooks import EngineName, ModuleHooks, Options
+from p3.slicing import DEFAULT_SLICE_NUMEL
+from p3_shaper.bands import BandTable
+
+__all__ = ["Distributed", "NoAgentWarning", "P3Error", "distribute", "no_sync", "synchronize"]
+
+
+def distribute(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    engine: EngineName = "groups",
+    slice_numel: int = DEFAULT_SLICE_NUMEL,
+    bands: BandTable | None = None,
+) -> tuple[nn.Module, Distributed]:
+    """Train `model` data-parallel, its most urgent gradient slices first.
+
+    Call on every rank, after torch.distributed.init_process_group. Rank 0's parameters and
+    buffers are sent to all. Returns the same model, with hooks, and an optimizer to use in the
+    given one's place: its step() returns at once and each module's forward waits for its own
+    parameters. `engine` moves the slices: "groups" (Gloo) or "ps" (P3's parameter server).
+    `slice_numel` is the most elements in a slice. `bands` overrides the agent's band table.
+
+    Gradients are averaged over ranks, as DistributedDataParallel does. A module's `.grad` stays
+    this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
+    is not the model's, or the optimizer needs a closure (LBFGS).
+    """
+    if not dist.is_initialized():
+        raise P3Error(
+            "torch.distributed is not initialised: call "
+            'torch.distributed.init_process_group("gloo") first, under torchrun'
+        )
+    if isinstance(optimizer, LBFGS):
+        raise P3Error(
+            "LBFGS evaluates a closure on all parameters together and cannot be "
+            "applied parameter by parameter: use another optimizer"
+        )
+    parameters, names = _trained(model, optimizer)
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+    options = Options(engine, slice_numel, bands)
+    return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
+
+
+def synchronize(optimizer: Distributed) -> None:
+    """Wait until every step() so far is applied; call before reading parameters directly."""
+    optimizer.synchronize()
+
+
+@contextmanager
+def no_sync(optimizer: Distributed) -> Iterator[None]:
+    """Backward passes inside only accumulate into `.grad`; the next one outside sends the sum."""
+    with optimizer.no_sync():
+        yield
+
+
+class Distributed(Optimizer):
+    """The user's optimizer, applied parameter by parameter as averaged gradients come back.
+
+    Shares `param_groups` and `state` with the optimizer it stands for, so that schedulers and
+    checkpoints work; the hyperparameters in force when step() is called are the ones applied.
+    """
+
+    def __init__(self, optimizer: Optimizer, hooks: ModuleHooks) -> None:
+        self._hooks: ModuleHooks | None = None
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.param_groups = optimizer.param_groups
+        self.state = optimizer.state
+        self._inner = optimizer
+        self._hooks = hooks
+
+    @property
+    def engine(self) -> Engine | None:
+        """What moves the slices; None until the first gradient, when ranks agree on the plan."""
+        exchange = self._working.exchange
+        return None if exchange is None else exchange.engine
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """End the iteration; returns at once. Raises P3Error for a closure."""
+        if closure is not None:
+            raise P3Error("step(closure) needs all parameters at once: call step() without one")
+        self._working.commit()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear `.grad`. Gradients that no step() followed are dropped, on every rank alike."""
+        self._working.drop_uncommitted()
+        self._inner.zero_grad(set_to_none)
+
+    def synchronize(self) -> None:
+        """Wait until every step() so far is applied; call before reading parameters directly."""
+        self._working.synchronize()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """See `no_sync`."""
+        before, self._working.sending = self._working.sending, False
+        try:
+            yield
+        finally:
+            self._working.sending = before
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own state, after every step() so far is applied."""
+        self.synchronize()
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the optimizer's own state, after every step() so far is applied."""
+        self.synchronize()
+        self._inner.load_state_dict(state_dict)
+        self.param_groups = self._inner.param_groups
+        self.state = self._inner.state
+        self._working.relink()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused after distribute(): the slice plan is made once."""
+        if self._hooks is not None:
+            raise P3Error("add_param_group after distribute(): add the group first")
+        super().add_param_group(param_group)
+
+    def close(self) -> None:
+        """Finish what is owed and release sockets and threads; done at exit too."""
+        self._working.close()
+
+    @property
+    def _working(self) -> ModuleHooks:
+        assert self._hooks is not None
+        return self._hooks
+
+
+def _trained(model: nn.Module, optimizer: Optimizer) -> tuple[list[nn.Parameter], list[str]]:
+    """The optimizer's parameters that need gradients, by identity, with the model's names."""
+    wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found = [(n, p) for n, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
+    missing = len(wanted - {id(p) for _, p in model.named_parameters()})
+    if missing:
+        raise P3Error(
+            f"{missing} of the optimizer's parameters are not the model's: make the optimizer "
+            "from model.parameters()"
+        )
+    if not found:
+        raise P3Error("the optimizer holds no parameter of the model that needs a gradient")
+    return [parameter for _, parameter in found], [name for name, _ in found]

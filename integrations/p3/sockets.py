@@ -1,0 +1,175 @@
+"""TCP sockets as both engines want them: marked with a band's DSCP, tuned for preempted streams.
+
+No privilege is needed for anything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+
+CONGESTION = b"reno"
+"""Cubic's HyStart takes the jitter of a preempted band for congestion and leaves slow start at
+about 10 packets, where the socket then stays. Reno has no HyStart and is always allowed."""
+
+UNSENT_BYTES = 128 << 10
+"""What the kernel may hold unsent in one socket: nothing can be reordered in there, so it is kept
+to a few milliseconds at 1 Gbit/s. Left alone, it would be 2 MB."""
+
+SILENCE_S = 30
+"""Seconds without any sign of life after which a peer counts as lost. A dead process is noticed
+at once; this is for a machine or a cable that dies. A starved band must get through within it."""
+
+ECN_MASK = 0x03
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An IP address (never a name) and a TCP port."""
+
+    host: str
+    port: int
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """AF_INET6 when the address has a colon."""
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def mark(sock: socket.socket, dscp: int) -> None:
+    """Give every packet of `sock` the 6-bit `dscp`, ECN bits clear. 0 unmarks. OSError as ever.
+
+    On a connected socket it counts from the next packet on. An accepted socket does not reliably
+    inherit its listener's mark: mark it again. An IPv6 socket gets both marks, since it may carry
+    IPv4 (v4-mapped addresses).
+    """
+    tos = (dscp << 2) & ~ECN_MASK & 0xFF
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+
+
+def dscp_of(sock: socket.socket) -> int:
+    """The DSCP that `sock` marks its packets with."""
+    if sock.family == socket.AF_INET6:
+        return sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS) >> 2
+    return sock.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2
+
+
+def tune(sock: socket.socket, *, unsent_bytes: int = UNSENT_BYTES) -> None:
+    """Options for a stream that other bands preempt; may be called at any time, also twice.
+
+    The stream is ready for writing only while less than `unsent_bytes` / 2 wait unsent in it.
+    """
+    # An administrator can take reno away; training is slower then, not wrong.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S // 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S // 6)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def limit_window(sock: socket.socket, window: int) -> None:
+    """Never offer the peer a receive window over `window` bytes; best before connect or listen."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+
+
+def listen(
+    address: Address, dscp: int, *, backlog: int = 128, window: int | None = None
+) -> socket.socket:
+    """A non-blocking listener at `address` (port 0: any free one), marked before it listens.
+
+    So the SYN-ACK is marked too. `window`: see `limit_window`; accepted sockets inherit it.
+    Raises OSError, with the address in its text.
+    """
+    sock = _new(address, dscp, window)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
+    return sock
+
+
+def accept(listener: socket.socket, dscp: int) -> tuple[socket.socket, Address]:
+    """The next connection, non-blocking, tuned and marked, and the peer's address.
+
+    BlockingIOError when there is none.
+    """
+    sock, peer = listener.accept()
+    try:
+        sock.setblocking(False)
+        tune(sock)
+        mark(sock, dscp)
+    except OSError:
+        sock.close()
+        raise
+    return sock, Address(str(peer[0]), int(peer[1]))
+
+
+def connect(
+    address: Address, dscp: int, *, timeout: float, window: int | None = None
+) -> socket.socket:
+    """A connected, non-blocking socket, marked before its SYN. `timeout` in seconds.
+
+    Raises OSError (TimeoutError among them), with the address in its text.
+    """
+    sock = _new(address, dscp, window)
+    try:
+        sock.settimeout(timeout)
+        sock.connect((address.host, address.port))
+        sock.setblocking(False)
+    except TimeoutError as error:
+        sock.close()
+        raise TimeoutError(f"{address} does not answer within {timeout:.0f} s") from error
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from error
+    return sock
+
+
+def address_towards(host: str) -> str:
+    """Our own IP address on the route to `host` (name or address). Sends nothing.
+
+    Raises OSError when there is no route or no such name.
+    """
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    failure: OSError | None = None
+    for family, kind, protocol, _, target in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(target)
+            except OSError as error:
+                failure = error
+                continue
+            return str(probe.getsockname()[0])
+    raise OSError(f"no route to {host}: {failure}")
+
+
+def bound_address(sock: socket.socket) -> Address:
+    """Where `sock` is bound."""
+    name = sock.getsockname()
+    return Address(str(name[0]), int(name[1]))
+
+
+def _new(address: Address, dscp: int, window: int | None) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        mark(sock, dscp)
+        tune(sock)
+        if window is not None:
+            limit_window(sock, window)
+    except OSError:
+        sock.close()
+        raise
+    return sock

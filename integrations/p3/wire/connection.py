@@ -1,0 +1,291 @@
+"""One connection of the slice protocol, without I/O.
+
+The owner of the socket asks `buffers()` where the next bytes go, reads into them, and tells
+`received(count)`, which answers with what happened. Payloads go where the owner `place`d them,
+with no copy between. The other direction: `hello()`, `payload()`, `bye()` and `error()` give the
+bytes to send (for a payload: its header; the payload itself follows).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from p3.wire.errors import ErrorCode, LocalError, RemoteError
+from p3.wire.frames import (
+    HEADER_BYTES,
+    MAX_BODY_BYTES,
+    FrameType,
+    Header,
+    Hello,
+    decode_error,
+    decode_header,
+    decode_hello,
+    encode_error,
+)
+
+
+class State(Enum):
+    """How far one direction of a connection is."""
+
+    GREETING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+    FAILED = auto()
+
+
+TRANSITIONS = {
+    (State.GREETING, FrameType.HELLO): State.OPEN,
+    (State.GREETING, FrameType.ERROR): State.FAILED,
+    (State.OPEN, FrameType.PUSH): State.OPEN,
+    (State.OPEN, FrameType.SUM): State.OPEN,
+    (State.OPEN, FrameType.BYE): State.CLOSED,
+    (State.OPEN, FrameType.ERROR): State.FAILED,
+}
+"""What may be sent when, each way; what is not here is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTable:
+    """What payloads there are: slice i has `sizes[i]` bytes and is summed by rank `servers[i]`."""
+
+    sizes: Sequence[int]
+    servers: Sequence[int]
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """The peer is who it should be."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadStarts:
+    """A PUSH or SUM begins: `place` a buffer of its slice's size before reading on."""
+
+    type: FrameType
+    index: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadEnds:
+    """The buffer that was placed is full."""
+
+    type: FrameType
+    index: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByeReceived:
+    """The peer sends nothing more on this connection, on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReceived:
+    """The peer gave up, and why."""
+
+    code: ErrorCode
+    text: str
+
+
+Event = HelloReceived | PayloadStarts | PayloadEnds | ByeReceived | ErrorReceived
+
+
+class Connection:
+    """Both directions of one connection between `hello.rank` and `peer` (None: HELLO tells).
+
+    After a RemoteError nothing more may be read; `error()` may still be sent.
+    """
+
+    def __init__(self, hello: Hello, slices: SliceTable, peer: int | None = None) -> None:
+        self.ours = State.GREETING
+        self.theirs = State.GREETING
+        self.peer = peer
+        self._hello = hello
+        self._slices = slices
+        self._head = memoryview(bytearray(HEADER_BYTES))
+        self._body = memoryview(bytearray(MAX_BODY_BYTES))
+        self._header: Header | None = None
+        self._target: memoryview | None = None
+        self._filled = 0
+
+    # Sending
+
+    def hello(self) -> bytes:
+        """The HELLO frame: first of all."""
+        self._send(FrameType.HELLO)
+        return self._hello.encode()
+
+    def payload(self, kind: FrameType, index: int, iteration: int) -> bytes:
+        """The header of a PUSH or SUM; the slice's payload must follow it."""
+        if kind not in (FrameType.PUSH, FrameType.SUM):
+            raise LocalError(f"{kind.name} carries no payload")
+        self._send(kind)
+        return Header(kind, index, iteration, self._slices.sizes[index]).encode()
+
+    def bye(self) -> bytes:
+        """The BYE frame; nothing may be sent after it."""
+        self._send(FrameType.BYE)
+        return Header(FrameType.BYE).encode()
+
+    def error(self, code: ErrorCode, text: str) -> bytes:
+        """An ERROR frame; nothing may be sent after it."""
+        self._send(FrameType.ERROR)
+        return encode_error(code, text)
+
+    def _send(self, kind: FrameType) -> None:
+        following = TRANSITIONS.get((self.ours, kind))
+        if following is None:
+            raise LocalError(f"{kind.name} cannot be sent while {self.ours.name}")
+        self.ours = following
+
+    # Receiving
+
+    def buffers(self) -> list[memoryview]:
+        """Where the next bytes go, in order; never empty, and none of them is empty.
+
+        LocalError while a payload waits to be placed.
+        """
+        if self._header is None:
+            return [self._head[self._filled :]]
+        if self._target is None:
+            raise LocalError(f"{self._header} waits for its buffer: place one before reading")
+        rest = self._target[self._filled :]
+        if self._target.obj is self._body.obj:
+            return [rest]
+        return [rest, self._head]
+
+    def place(self, buffer: memoryview) -> None:
+        """Receive the payload that has just started into `buffer`: bytes, of the slice's size."""
+        header = self._header
+        if header is None or self._target is not None:
+            raise LocalError("no payload waits for a buffer")
+        if buffer.nbytes != header.length or buffer.itemsize != 1 or buffer.readonly:
+            raise LocalError(f"{header} cannot be received into {buffer.nbytes} bytes")
+        self._target = buffer
+
+    def received(self, count: int) -> list[Event]:
+        """`count` more bytes are in the buffers. RemoteError when they break the protocol."""
+        events: list[Event] = []
+        while count:
+            if self._header is None:
+                taken = min(count, HEADER_BYTES - self._filled)
+                self._filled += taken
+                if self._filled == HEADER_BYTES:
+                    events += self._on_header()
+            elif self._target is not None:
+                taken = min(count, self._target.nbytes - self._filled)
+                self._filled += taken
+                if self._filled == self._target.nbytes:
+                    events.append(self._on_body())
+            else:
+                raise LocalError(f"{count} bytes more than buffers() had room for")
+            count -= taken
+        return events
+
+    def eof(self) -> None:
+        """The peer has closed the connection. RemoteError unless it said BYE or ERROR before."""
+        if self.theirs in (State.CLOSED, State.FAILED):
+            return
+        where = "in the middle of a frame" if self._filled or self._header else "without a BYE"
+        self.theirs = State.FAILED
+        raise RemoteError(ErrorCode.PEER_LOST, f"the connection ended {where}")
+
+    def _on_header(self) -> list[Event]:
+        self._filled = 0
+        try:
+            header = decode_header(self._head)
+            following = TRANSITIONS.get((self.theirs, header.type))
+            if following is None:
+                raise RemoteError(
+                    ErrorCode.PROTOCOL, f"{header.type.name} while {self.theirs.name}"
+                )
+            if header.type in (FrameType.PUSH, FrameType.SUM):
+                self._check_payload(header)
+        except RemoteError:
+            self.theirs = State.FAILED
+            raise
+        if header.type is FrameType.BYE:
+            self.theirs = following
+            return [ByeReceived()]
+        self._header = header
+        if header.type in (FrameType.PUSH, FrameType.SUM):
+            return [PayloadStarts(header.type, header.index, header.iteration)]
+        if header.length == 0:
+            return [self._on_body()]
+        self._target = self._body[: header.length]
+        return []
+
+    def _on_body(self) -> Event:
+        header = self._header
+        if header is None:
+            raise LocalError("a body without a header")
+        self._header = self._target = None
+        self._filled = 0
+        if header.type in (FrameType.PUSH, FrameType.SUM):
+            return PayloadEnds(header.type, header.index, header.iteration)
+        body = bytes(self._body[: header.length])
+        self.theirs = State.FAILED
+        if header.type is FrameType.ERROR:
+            return ErrorReceived(*decode_error(header, body))
+        hello = decode_hello(body)
+        self._check_hello(hello)
+        self.peer = hello.rank
+        self.theirs = State.OPEN
+        return HelloReceived(hello)
+
+    def _check_payload(self, header: Header) -> None:
+        slices = self._slices
+        what = f"{header.type.name} of slice {header.index}"
+        if header.index >= len(slices.sizes):
+            raise RemoteError(ErrorCode.PROTOCOL, f"{what}: there are {len(slices.sizes)} slices")
+        if header.length != slices.sizes[header.index]:
+            raise RemoteError(
+                ErrorCode.PROTOCOL,
+                f"{what} has {header.length} bytes, not {slices.sizes[header.index]}",
+            )
+        server = slices.servers[header.index]
+        addressed = self._hello.rank if header.type is FrameType.PUSH else self.peer
+        if server != addressed:
+            raise RemoteError(
+                ErrorCode.PROTOCOL,
+                f"{what} from rank {self.peer} to rank {self._hello.rank}: "
+                f"its server is rank {server}",
+            )
+
+    def _check_hello(self, hello: Hello) -> None:
+        mine = self._hello
+        if not hmac.compare_digest(hello.token, mine.token):
+            raise RemoteError(
+                ErrorCode.TOKEN,
+                f"rank {hello.rank} of another job is connected to rank {mine.rank}: "
+                "give each job ports of its own",
+            )
+        if not hello.rank < self._slices.world_size or hello.rank == mine.rank:
+            raise RemoteError(ErrorCode.PROTOCOL, f"rank {mine.rank} hears a rank {hello.rank}")
+        if self.peer is not None and hello.rank != self.peer:
+            raise RemoteError(
+                ErrorCode.PROTOCOL, f"rank {hello.rank} answers in place of rank {self.peer}"
+            )
+        if hello.band != mine.band:
+            raise RemoteError(
+                ErrorCode.PROTOCOL, f"band {hello.band} on a connection for band {mine.band}"
+            )
+        if hello.settings != mine.settings:
+            raise RemoteError(
+                ErrorCode.PLAN,
+                f"rank {hello.rank} has settings [{hello.settings}], "
+                f"rank {mine.rank} has [{mine.settings}]: give all ranks the same",
+            )
+        if hello.digest != mine.digest:
+            raise RemoteError(
+                ErrorCode.PLAN,
+                f"rank {hello.rank} cut the model into other slices than rank {mine.rank}: "
+                "build the same model in the same way on all ranks",
+            )
