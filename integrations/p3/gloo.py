@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -44,6 +45,15 @@ def open_gloo(prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
     options._devices = [_device(bindings)]
     store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
     return cast(GlooGroup, bindings(store, rank, size, options))
+
+
+def abandon(group: GlooGroup) -> None:
+    """Keep a group whose collectives do not end from ever being destroyed.
+
+    Its destructor waits for them, and a ring all-reduce that was sending when the connection
+    closed waits out its timeout all the same (seen with torch 2.13).
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _device(bindings: Any) -> object:

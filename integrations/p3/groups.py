@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 from p3.adopt import connections_since, socket_inodes
 from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
-from p3.gloo import GlooGroup, open_gloo
+from p3.gloo import GlooGroup, abandon, open_gloo
 from p3.hangup import Address, HangupWatch, address_of
 from p3.sockets import mark, tune
 
 GRACE_SECONDS = 3.0
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
 
 Gradient = torch.futures.Future[list[torch.Tensor]]
 
@@ -114,7 +114,10 @@ class GlooGroups:
             self._error = self._error or P3Error("the engine is closed")
         self._watch.close()
         with self._changed:
-            self._changed.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
+            ended = self._changed.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
+        if not ended:
+            for group in self._groups:
+                abandon(group)
         self._groups.clear()
 
     def _issue(self, group: GlooGroup, index: int) -> None:

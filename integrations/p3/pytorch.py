@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
-from p3.agreement import NoAgentWarning
+from p3.agreement import NoAgentWarning, check_same
 from p3.engine import Engine, P3Error
 from p3.module_hooks import EngineName, ModuleHooks, Options
 from p3.slicing import DEFAULT_SLICE_NUMEL
@@ -55,6 +55,8 @@ def distribute(
             "applied parameter by parameter: use another optimizer"
         )
     parameters, names = _trained(model, optimizer)
+    shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
+    check_same("model", repr((shapes, names, type(optimizer))).encode())
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     options = Options(engine, slice_numel, bands)

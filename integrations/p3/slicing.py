@@ -16,6 +16,9 @@ from itertools import pairwise
 DEFAULT_SLICE_NUMEL = 50_000
 """Paper section 5.7 (figure 12): the best of 5k … 1M on all models measured."""
 
+PACK_SHARE = 4
+"""Neighbours share a slice up to a quarter of its size: more would hold the first of them up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -127,7 +130,7 @@ def make_plan(
 def _cut(parameters: Sequence[Parameter], slice_numel: int) -> Iterator[Slice]:
     order = sorted(range(len(parameters)), key=lambda number: parameters[number].layer)
     index = 0
-    for group in _neighbours(order, parameters, slice_numel):
+    for group in _neighbours(order, parameters, max(1, slice_numel // PACK_SHARE)):
         first = parameters[group[0]]
         for segments in _segments(group, parameters, slice_numel):
             yield Slice(index, first.layer, first.dtype, first.itemsize, segments)
@@ -135,9 +138,9 @@ def _cut(parameters: Sequence[Parameter], slice_numel: int) -> Iterator[Slice]:
 
 
 def _neighbours(
-    order: Sequence[int], parameters: Sequence[Parameter], slice_numel: int
+    order: Sequence[int], parameters: Sequence[Parameter], pack_numel: int
 ) -> Iterator[list[int]]:
-    """Runs of neighbours in forward order, of one dtype, that fit one slice together."""
+    """Runs of neighbours in forward order, of one dtype, of at most `pack_numel` together."""
     group: list[int] = []
     room = 0
     for number in order:
@@ -148,7 +151,7 @@ def _neighbours(
             yield group
             group = []
         if not group:
-            room = slice_numel
+            room = pack_numel
         group.append(number)
         room -= parameter.numel
     if group:

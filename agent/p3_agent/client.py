@@ -1,0 +1,118 @@
+"""Asking an agent: what the training side and `p3-agent status` use.
+
+Needs the standard library, msgspec and `p3_shaper.bands` alone. Every call opens a connection,
+asks one thing and closes; none waits longer than `TIMEOUT_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TypeVar
+
+from p3_agent.messages import (
+    MAX_REPLY,
+    AnyReply,
+    Bands,
+    ControlError,
+    Done,
+    GetBands,
+    GetStatus,
+    Hello,
+    Reconcile,
+    Refusal,
+    Request,
+    SetRate,
+    Status,
+    Welcome,
+    decode_reply,
+    encode,
+    socket_path,
+)
+from p3_shaper.bands import BandError, BandTable
+
+__all__ = ["ControlError", "bands", "hello", "reconcile", "set_rate", "status"]
+
+TIMEOUT_S = 5.0
+
+Path = str | os.PathLike[str] | None
+Answer = TypeVar("Answer", Welcome, Bands, Status, Done)
+
+
+def bands(socket_path: Path = None) -> BandTable | None:
+    """The band table of the agent on this node, or None when no agent listens there.
+
+    `socket_path` defaults to $P3_AGENT_SOCKET, else /run/p3-agent/control.sock. Raises
+    ControlError when something listens but does not answer as an agent.
+    """
+    reply = _ask(socket_path, GetBands(), Bands)
+    if reply is None:
+        return None
+    try:
+        return BandTable(reply.dscps, reply.unmarked_share, reply.force)
+    except BandError as error:
+        raise ControlError("bad-reply", f"the agent's band table cannot work: {error}") from error
+
+
+def status(socket_path: Path = None) -> Status | None:
+    """The agent's tree and counters, or None when no agent listens; ControlError as for `bands`."""
+    return _ask(socket_path, GetStatus(), Status)
+
+
+def hello(socket_path: Path = None) -> Welcome | None:
+    """Who listens, or None when nobody does; ControlError `protocol` if it speaks another one."""
+    return _ask(socket_path, Hello(), Welcome)
+
+
+def reconcile(socket_path: Path = None) -> tuple[str, ...] | None:
+    """Have the agent mend its tree now; the steps it took, or None when no agent listens.
+
+    Needs root or the agent's group (p3); ControlError `forbidden` otherwise.
+    """
+    reply = _ask(socket_path, Reconcile(), Done)
+    return None if reply is None else reply.steps
+
+
+def set_rate(rate: str, socket_path: Path = None) -> tuple[str, ...] | None:
+    """Have the agent shape at `rate` ("10gbit") from now on; otherwise as `reconcile`.
+
+    ControlError `failed` when the rate cannot work.
+    """
+    reply = _ask(socket_path, SetRate(rate), Done)
+    return None if reply is None else reply.steps
+
+
+def _ask(path: Path, request: Request, expected: type[Answer]) -> Answer | None:
+    where = socket_path(path)
+    try:
+        reply = _exchange(where, encode(request))
+    except OSError as error:
+        raise ControlError("unreachable", _unreachable(where, error)) from error
+    match reply:
+        case None:
+            return None
+        case Refusal(code, reason):
+            raise ControlError(code, reason)
+        case _ if isinstance(reply, expected):
+            return reply
+    raise ControlError("bad-reply", f"the agent at {where} answered {reply!r}, out of turn")
+
+
+def _exchange(where: str, request: bytes) -> AnyReply | None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(TIMEOUT_S)
+        try:
+            connection.connect(where)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        connection.sendall(request)
+        answer = connection.recv(MAX_REPLY + 1)
+    if not answer:
+        raise ControlError("unreachable", f"the agent at {where} ended before it answered")
+    return decode_reply(answer)
+
+
+def _unreachable(where: str, error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the agent at {where} did not answer within {TIMEOUT_S:g} s"
+    return f"cannot ask the agent at {where}: {error.strerror or error}"

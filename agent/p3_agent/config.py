@@ -1,0 +1,126 @@
+"""The agent's settings: a TOML file, then the command line over it, checked into one value."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from p3_agent.errors import AgentError
+from p3_agent.messages import socket_path
+from p3_shaper.bands import DEFAULT_DSCPS, UNMARKED_SHARE, BandError, BandTable
+from p3_shaper.rates import Rate, RateError, parse_rate
+
+DEFAULT_STATE_DIR = "/var/lib/p3-agent"
+DEFAULT_GROUP = "p3"
+DEFAULT_RECONCILE_S = 30.0
+
+Mode = Literal["htb", "prio", "htb+prio"]
+AskedMode = Literal["auto", "htb", "prio", "htb+prio"]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a config file, or a command line, may say; None where it says nothing.
+
+    The fields are the file's keys: `device`, `rate` ("10gbit"), `bands` (how many), `mode`,
+    `takeover`, `socket`, `state_dir`, `dscps` (one a band, most urgent first), `force_dscps`
+    (allow risky code points), `unmarked_share` (part of 1), `guarantee` (a rate, each band's, in
+    mode htb), `group` (may write on the socket), `reconcile_s` (seconds between checks when
+    nothing was heard from the kernel).
+    """
+
+    device: Annotated[str, msgspec.Meta(min_length=1, max_length=15)] | None = None
+    rate: str | None = None
+    bands: int | None = None
+    mode: AskedMode | None = None
+    takeover: bool | None = None
+    socket: str | None = None
+    state_dir: str | None = None
+    dscps: Annotated[tuple[int, ...], msgspec.Meta(max_length=64)] | None = None
+    force_dscps: bool | None = None
+    unmarked_share: float | None = None
+    guarantee: str | None = None
+    group: str | None = None
+    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
+
+    def over(self, below: Options) -> Options:
+        """These options, and `below`'s where these say nothing."""
+        said = {
+            key: value for key, value in msgspec.structs.asdict(self).items() if value is not None
+        }
+        return msgspec.structs.replace(below, **said)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an agent runs with. `rate` and `guarantee` are None when the user named none."""
+
+    device: str
+    rate: Rate | None
+    guarantee: Rate | None
+    table: BandTable
+    mode: AskedMode
+    takeover: bool
+    socket: Path
+    state_dir: Path
+    group: str
+    reconcile_s: float
+
+
+def read_file(path: Path) -> Options:
+    """A config file's options; AgentError names the file and what is wrong in it."""
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise AgentError(f"cannot read the config {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AgentError(f"the config {path} is not TOML: {error}; mend it there") from error
+    try:
+        return msgspec.convert(document, Options)
+    except msgspec.ValidationError as error:
+        raise AgentError(f"the config {path} cannot be used: {error}; mend it there") from error
+
+
+def settings(options: Options) -> Settings:
+    """Complete and check; AgentError for a missing device, a bad rate or a bad band table."""
+    if options.device is None:
+        raise AgentError("no interface named: give --dev, or `device` in the config file")
+    return Settings(
+        device=options.device,
+        rate=None if options.rate is None else rate_of(options.rate),
+        guarantee=None if options.guarantee is None else rate_of(options.guarantee),
+        table=_table(options),
+        mode=options.mode or "auto",
+        takeover=bool(options.takeover),
+        socket=Path(socket_path(options.socket)),
+        state_dir=Path(options.state_dir or DEFAULT_STATE_DIR),
+        group=options.group or DEFAULT_GROUP,
+        reconcile_s=options.reconcile_s or DEFAULT_RECONCILE_S,
+    )
+
+
+def rate_of(text: str) -> Rate:
+    """A rate as the user wrote it; AgentError if it is none."""
+    try:
+        return parse_rate(text)
+    except RateError as error:
+        raise AgentError(str(error)) from error
+
+
+def _table(options: Options) -> BandTable:
+    dscps = DEFAULT_DSCPS if options.dscps is None else options.dscps
+    bands = len(dscps) if options.bands is None else options.bands
+    share = UNMARKED_SHARE if options.unmarked_share is None else options.unmarked_share
+    if not 1 <= bands <= len(dscps):
+        raise AgentError(
+            f"{bands} bands asked for, and DSCPs known for 1 to {len(dscps)}; choose fewer bands, "
+            "or name one DSCP a band as `dscps` in the config file"
+        )
+    try:
+        return BandTable(dscps[:bands], share, bool(options.force_dscps))
+    except BandError as error:
+        raise AgentError(f"the band table cannot work: {error}") from error

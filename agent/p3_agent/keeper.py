@@ -1,0 +1,190 @@
+"""The tree of one interface over an agent's life: made, mended when it drifts, taken away again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+
+from p3_agent.errors import AgentError
+from p3_agent.messages import ClassStatus, Drift
+from p3_agent.original import Original, is_others
+from p3_agent.site import Site
+from p3_shaper.describe import describe_tree
+from p3_shaper.netlink import Netlink
+from p3_shaper.operations import Operation
+from p3_shaper.tcmessage import Counters, handle_text
+
+log = logging.getLogger(__name__)
+
+OK = "ok"
+_MAX_LINES, _MAX_LINE = 200, 200  # of a tree in a reply, which is bounded
+_MAX_LOGGED = 4
+
+
+class LinkGoneError(AgentError):
+    """The interface was removed while the agent kept it."""
+
+
+class Keeper:
+    """Keeps `site.wanted` on its interface; one change at a time, whoever asks for it.
+
+    `state` is OK, or a sentence on what is wrong.
+    """
+
+    def __init__(self, netlink: Netlink, site: Site, original: Original, *, takeover: bool) -> None:
+        self._netlink = netlink
+        self._original = original
+        self._takeover = takeover
+        self._turn = asyncio.Lock()
+        self.site = site
+        self.state = OK
+        self.checks = 0
+        self.drift = Drift(0, ())
+
+    async def begin(self) -> tuple[str, ...]:
+        """Save the original and apply the tree; the steps taken. Nothing is changed if it raises.
+
+        Raises AgentError, TcError, PlanError or ReplayError.
+        """
+        index = self.site.link.index
+        observed = await self._netlink.observe(index)
+        saved_now = await self._original.keep(observed, takeover=self._takeover)
+        try:
+            return await self._apply(self.site, takeover=self._takeover)
+        except Exception:
+            # What was done is undone. An original that is older than this start is still needed.
+            if saved_now and await self._netlink.observe(index) == observed:
+                self._original.forget()
+            raise
+
+    async def mend(self) -> tuple[str, ...]:
+        """Compare with the wanted tree and repair; the steps taken, usually none.
+
+        Another's qdisc at the root is left alone without a takeover, and `state` says so. Raises
+        LinkGoneError, TcError.
+        """
+        async with self._turn:
+            self.checks += 1
+            self._require_link()
+            observed = await self._netlink.observe(self.site.link.index)
+            root = observed.root
+            if root is not None and is_others(observed) and not self._takeover:
+                self._set_state(
+                    f"another program put a {root.kind} qdisc {handle_text(root.handle)} at the "
+                    "root, and the bands have no effect: remove it, or restart with --takeover"
+                )
+                return ()
+            steps = await self._apply(self.site, takeover=self._takeover)
+            if steps:
+                self.drift = Drift(self.drift.repairs + 1, steps[:_MAX_LINES])
+                log.warning("%s: repaired: %s", self.site.link.name, _short(steps))
+            self._set_state(OK)
+            log.debug("%s: checked", self.site.link.name)
+            return steps
+
+    async def change(self, site: Site) -> tuple[str, ...]:
+        """Keep another tree from now on; the steps taken. The old one stays if it raises."""
+        async with self._turn:
+            self._require_link()
+            steps = await self._apply(site, takeover=self._takeover)
+            self.site = site
+            log.info("now %s", site.describe())
+            return steps
+
+    async def end(self) -> None:
+        """Put back what was there before; another's qdisc stays without a takeover."""
+        async with self._turn:
+            name = self.site.link.name
+            try:
+                self._require_link()
+            except LinkGoneError:
+                self._original.forget()
+                return
+            observed = await self._netlink.observe(self.site.link.index)
+            if is_others(observed) and not self._takeover:
+                log.warning("%s: left as it is, since another program has the root", name)
+                self._original.forget()
+                return
+            steps = await self._original.put_back(takeover=self._takeover)
+            log.info("%s: put back what was there: %s", name, _short(steps))
+
+    def fail(self, error: Exception) -> None:
+        """Note that a repair did not work."""
+        self._set_state(f"cannot be repaired for now: {error}")
+
+    async def tree(self) -> tuple[str, ...]:
+        """What is on the interface, a line a part, as tc says it; cut where it is too long."""
+        async with self._turn:
+            observed = await self._netlink.observe(self.site.link.index)
+        lines = [line[:_MAX_LINE] for line in describe_tree(observed)]
+        more = len(lines) - _MAX_LINES
+        return (*lines[:_MAX_LINES], *([f"and {more} more"] if more > 0 else []))
+
+    async def classes(self) -> tuple[ClassStatus, ...]:
+        """Every band's counters, most urgent first, and the unmarked traffic's."""
+        async with self._turn:
+            counters = await self._netlink.statistics(self.site.link.index)
+        wanted = self.site.wanted
+        guarantees = {item.classid: item.rate.bits_per_second for item in wanted.classes}
+        rows = [
+            *(
+                (classid, band.index, band.dscp)
+                for classid, band in zip(wanted.bands, self.site.table.bands, strict=True)
+            ),
+            (wanted.unmarked, None, None),
+        ]
+        return tuple(
+            _class_status(row, counters.get(row[0], Counters()), guarantees.get(row[0]))
+            for row in rows
+        )
+
+    async def _apply(self, site: Site, *, takeover: bool) -> tuple[str, ...]:
+        operations: list[Operation] = await self._netlink.ensure(
+            site.link.index, site.wanted, takeover=takeover
+        )
+        return tuple(operation.describe() for operation in operations)
+
+    def _require_link(self) -> None:
+        link = self.site.link
+        try:
+            socket.if_indextoname(link.index)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            raise LinkGoneError(
+                f"the interface {link.name} (number {link.index}) was removed: "
+                "start the agent again when it is back"
+            ) from error
+
+    def _set_state(self, state: str) -> None:
+        if state != self.state:
+            level = logging.INFO if state == OK else logging.WARNING
+            log.log(level, "%s: %s", self.site.link.name, state)
+        self.state = state
+
+
+def _short(steps: Sequence[str]) -> str:
+    more = len(steps) - _MAX_LOGGED
+    text = "; ".join(steps[:_MAX_LOGGED]) or "nothing to do"
+    return f"{text}; and {more} steps more" if more > 0 else text
+
+
+def _class_status(
+    row: tuple[int, int | None, int | None], counters: Counters, guarantee: int | None
+) -> ClassStatus:
+    classid, band, dscp = row
+    return ClassStatus(
+        band=band,
+        dscp=dscp,
+        classid=handle_text(classid),
+        guarantee=guarantee,
+        bytes=counters.bytes,
+        packets=counters.packets,
+        drops=counters.drops,
+        backlog_bytes=counters.backlog,
+        backlog_packets=counters.qlen,
+        overlimits=counters.overlimits,
+    )

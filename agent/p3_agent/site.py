@@ -1,0 +1,87 @@
+"""What is to be done where: the link's facts, the mode that follows, and the wanted tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from p3_agent.config import Settings
+from p3_agent.errors import AgentError
+from p3_agent.modes import Choice, Means, Wish, choose, missing
+from p3_shaper.bands import BandTable
+from p3_shaper.link import Link
+from p3_shaper.netlink import Netlink
+from p3_shaper.rates import Rate
+from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
+
+_KINDS = frozenset({"htb", "prio", "bfifo", "u32"})
+_TRUE_SPEED = frozenset({"", "vlan", "bond", "team"})
+"""Kinds of link whose speed is the wire's; a veth's or a tun's is a number without meaning."""
+_CAP_NET_ADMIN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One interface and what it is to carry."""
+
+    link: Link
+    table: BandTable
+    choice: Choice
+    wanted: Tree
+
+    def describe(self) -> str:
+        """In words: `eth0: htb at 200mbit (why)`."""
+        rate = "" if self.choice.rate is None else f" at {self.choice.rate}"
+        return f"{self.link.name}: {self.choice.mode}{rate} ({self.choice.reason})"
+
+
+async def survey(netlink: Netlink, settings: Settings) -> Site:
+    """Look and decide; changes nothing.
+
+    Raises TcError for an unknown interface, TreeError for guarantees past the rate, AgentError for
+    a mode that cannot be.
+    """
+    link = await netlink.link(settings.device)
+    there = _KINDS - await netlink.missing(_KINDS)
+    speed = link.speed if link.kind in _TRUE_SPEED else None
+    choice = choose(
+        Wish(settings.mode, settings.rate, len(settings.table)), Means(link.name, speed, there)
+    )
+    wanted = tree_for(choice, settings, link)
+    for kind in sorted(wanted.kinds - there):
+        raise AgentError(missing(kind))
+    return Site(link, settings.table, choice, wanted)
+
+
+def at_rate(site: Site, settings: Settings, rate: Rate) -> Site:
+    """The same at another rate; AgentError in mode prio, TreeError for guarantees past it."""
+    if site.choice.rate is None:
+        raise AgentError(
+            f"{site.link.name}: mode {site.choice.mode} holds no rate: run with --rate"
+        )
+    choice = replace(site.choice, rate=rate, reason=f"{rate} was asked for on the control socket")
+    return replace(site, choice=choice, wanted=tree_for(choice, settings, site.link))
+
+
+def tree_for(choice: Choice, settings: Settings, link: Link) -> Tree:
+    """The wanted tree; TreeError when it cannot work."""
+    if choice.mode != "htb" and settings.guarantee is not None:
+        raise AgentError(
+            f"bands have a guarantee in mode htb only, and the mode is {choice.mode}: "
+            "leave `guarantee` out of the config, or choose --mode htb"
+        )
+    if choice.rate is None:
+        return prio_tree(settings.table)
+    if choice.mode == "htb":
+        return htb_tree(settings.table, choice.rate, link.limits, guarantee=settings.guarantee)
+    return htb_prio_tree(settings.table, choice.rate, link.limits)
+
+
+def require_net_admin() -> None:
+    """Raise AgentError unless this process may change interfaces."""
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff" and not int(value, 16) >> _CAP_NET_ADMIN & 1:
+            raise AgentError(
+                "no right to change interfaces: run p3-agent as root, or grant it CAP_NET_ADMIN"
+            )

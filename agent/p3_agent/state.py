@@ -1,0 +1,196 @@
+"""What survives a crash: the interface's original queueing, saved before the first change.
+
+One file an interface, named by boot id, namespace inode, interface index and MAC, so that it is
+never replayed on another interface or after a reboot (which resets qdiscs by itself). Written to
+a temporary file, fsynced and renamed: it is there whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from p3_agent.errors import AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which interface, of which namespace, in which boot."""
+
+    boot: str
+    namespace: int
+    index: int
+    mac: str
+
+    @classmethod
+    def here(cls, index: int, mac: str) -> Identity:
+        """An interface of this process's network namespace."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return cls(boot, Path("/proc/self/ns/net").stat().st_ino, index, mac)
+
+    @property
+    def key(self) -> str:
+        """A file name."""
+        return f"{self.boot}.{self.namespace}.{self.index}.{self.mac.replace(':', '') or 'nomac'}"
+
+
+class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A state file's content: `snapshot` is `p3_shaper.netlink.Snapshot.to_bytes()`.
+
+    `restoring` is set before the original is put back piece by piece: when that is cut short,
+    what is at the root is a part of the original and not somebody's new qdisc.
+    """
+
+    device: str
+    snapshot: bytes
+    restoring: bool = False
+    version: int = 1
+
+
+class StateStore:
+    """The state directory; made when first written to. Every failure is an AgentError."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, identity: Identity) -> Path:
+        """Where an interface's original is kept."""
+        return self._directory / f"{identity.key}.json"
+
+    def load(self, identity: Identity) -> Saved | None:
+        """What an agent that did not end properly left behind, or None."""
+        path = self.path(identity)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise AgentError(f"cannot read {path}: {error.strerror}; run as root") from error
+        try:
+            saved = msgspec.json.decode(data, type=Saved)
+        except msgspec.MsgspecError as error:
+            raise AgentError(_damaged(path, str(error))) from error
+        if saved.version != 1:
+            raise AgentError(_damaged(path, f"version {saved.version}"))
+        return saved
+
+    def save(self, identity: Identity, saved: Saved) -> None:
+        """Have `saved` on the disk when this returns; nothing is there if it raises."""
+        path = self.path(identity)
+        temporary = path.with_suffix(".tmp")
+        try:
+            self._make()
+            try:
+                _write_synced(temporary, msgspec.json.encode(saved))
+                temporary.rename(path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_directory(self._directory)
+        except OSError as error:
+            raise AgentError(
+                f"cannot save the original queueing in {self._directory}: {error.strerror}; "
+                "free space there or choose another --state-dir; nothing was changed"
+            ) from error
+
+    def remove(self, identity: Identity) -> None:
+        """Forget an interface whose original is back in place."""
+        path = self.path(identity)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise AgentError(f"cannot remove {path}: {error.strerror}; remove it") from error
+
+    def sweep(self, boot: str) -> None:
+        """Remove what earlier boots left: their qdiscs went with them."""
+        for path in (*self._directory.glob("*.json"), *self._directory.glob("*.lock")):
+            if not path.name.startswith(f"{boot}."):
+                with suppress(OSError):  # it is never read; the next agent tries again
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, identity: Identity) -> Iterator[None]:
+        """Hold the interface for this process; AgentError when another process holds it.
+
+        The kernel drops the lock with the process, however it ends.
+        """
+        path = self._directory / f"{identity.key}.lock"
+        descriptor = self._open_locked(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # before the lock goes, so that no other can hold it yet
+            os.close(descriptor)
+
+    def _open_locked(self, path: Path) -> int:
+        try:
+            self._make()
+            while True:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if _holds(descriptor, path):
+                    return descriptor
+                os.close(descriptor)
+        except OSError as error:
+            raise AgentError(
+                f"cannot use the state directory {self._directory}: {error.strerror}; "
+                "choose another --state-dir"
+            ) from error
+
+    def _make(self) -> None:
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def _holds(descriptor: int, path: Path) -> bool:
+    """Lock an open file for this process; False if it is no longer the one at `path`."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A holder that ended meanwhile has removed the file that was opened here.
+        if not _is_at(descriptor, path):
+            return False
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+        os.close(descriptor)
+        raise AgentError(
+            f"another p3-agent (pid {holder}) has this interface ({path}); stop it first"
+        ) from error
+    except OSError:
+        os.close(descriptor)
+        raise
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _damaged(path: Path, what: str) -> str:
+    return (
+        f"the saved original {path} cannot be used ({what}); look at `tc qdisc show`, "
+        "put the interface right by hand, and remove the file"
+    )

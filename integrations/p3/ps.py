@@ -1,0 +1,225 @@
+"""The engine `ps`: P3's own parameter server. Every rank is a worker and a server.
+
+A worker pushes each slice to the slice's server; the server adds the contributions in rank order
+and sends the sum to all workers at once. There is no notify and no pull (paper section 4.2).
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import torch
+
+from p3 import mesh, rendezvous
+from p3.aggregator import Aggregator, ContributionError, Sum
+from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
+from p3.loop import Loop
+from p3.rendezvous import Exchange, exchange_over_default_group
+from p3.transport import Transport
+from p3.wire import ErrorCode, FrameType, PayloadEnds, PayloadStarts, RemoteError, SliceTable
+
+PORT_BUFFER = 256_000
+CONNECT_S = 60.0
+CLOSE_S = 5.0
+"""How long `close` waits for others to take what this rank still owes them."""
+MIN_WINDOW = 8 << 10
+
+
+class ParameterServer:
+    """Engine over DSCP-marked TCP. Every rank constructs it together.
+
+    `host` and `port` say where to listen (the address on the route to the other ranks, any free
+    port); band b of a rank listens at `port` + b. `port_buffer` is what a switch port holds for
+    this node, in bytes: no more is let under way to it. Raises PlanMismatchError, PeerLostError
+    or P3Error when the ranks do not find together.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        exchange: Exchange = exchange_over_default_group,
+        host: str | None = None,
+        port: int = 0,
+        port_buffer: int = PORT_BUFFER,
+        connect_timeout: float = CONNECT_S,
+    ) -> None:
+        self._job = job
+        self._slices = job.plan.slices
+        self._views = [payload.view(torch.uint8).numpy().data for payload in job.payloads]
+        self._aggregator = Aggregator(job.plan, job.rank, job.payloads)
+        self._outstanding: dict[int, int] = {}
+        self._gone: set[int] = set()
+        self._done = 0
+        links = _connect(
+            job,
+            exchange,
+            host=host,
+            port=port,
+            port_buffer=port_buffer,
+            timeout=connect_timeout,
+        )
+        self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
+        self._transport = Transport(links, job.schedule, self._loop, self)
+        self._loop.start()
+
+    def submit(self, index: int, iteration: int) -> None:
+        """Hand over slice `index`; it leaves when nothing more urgent waits for its peer."""
+        self._loop.call(partial(self._submit, index, iteration))
+
+    def advance(self, position: int) -> None:
+        """What waits here and has become more urgent moves to a more urgent band."""
+        self._loop.call(partial(self._transport.advance, position))
+
+    def statistics(self) -> EngineStatistics:
+        """What this rank has sent, as worker and as server."""
+        return EngineStatistics(self._transport.payload_bytes_sent, self._done)
+
+    def close(self) -> None:
+        """Send what other ranks still need from here, then release all. Again is harmless."""
+        self._loop.call(partial(self._transport.conclude, CLOSE_S))
+        self._loop.join(2 * CLOSE_S)
+
+    # In the loop's thread
+
+    def _submit(self, index: int, iteration: int) -> None:
+        if self._transport.failure is not None:
+            return
+        piece = self._slices[index]
+        if piece.server == self._job.rank:
+            self._deliver(self._aggregator.add_own(index, iteration), piece.layer)
+            self._check_gone()
+        elif piece.server in self._gone:
+            self._owed(piece.server, index)
+        else:
+            self._outstanding[index] = iteration
+            due = self._job.schedule.due(iteration, piece.layer)
+            self._transport.send(
+                piece.server,
+                kind=FrameType.PUSH,
+                index=index,
+                iteration=iteration,
+                due=due,
+                view=self._views[index],
+            )
+
+    def _deliver(self, total: Sum | None, layer: int) -> None:
+        """Send a sum, if it is complete, to all workers, and keep it here."""
+        if total is None:
+            return
+        due = self._job.schedule.due(total.iteration, layer)
+        release = partial(self._aggregator.release, total)
+        for peer in self._transport.peers:
+            self._transport.send(
+                peer,
+                kind=FrameType.SUM,
+                index=total.index,
+                iteration=total.iteration,
+                due=due,
+                view=total.view,
+                on_sent=release,
+            )
+        self._finish(total.index)
+
+    def _finish(self, index: int) -> None:
+        if self._transport.failure is None:
+            self._done += 1
+            self._job.on_done(index)
+
+    def _check_gone(self) -> None:
+        """Whether a slice waits for a rank that will not contribute any more."""
+        for peer in self._gone:
+            index = self._aggregator.waits_for(peer)
+            if index is not None:
+                self._owed(peer, index)
+
+    def _owed(self, peer: int, index: int) -> None:
+        text = f"{self._transport.name_of(peer)} has ended, but slice {index} needs it; see its log"
+        self._transport.fail(PeerLostError(text), ErrorCode.PEER_LOST)
+
+    def _ended(self, crashed: bool) -> None:
+        self._transport.close()
+        if crashed:
+            self._job.on_error(P3Error(f"rank {self._job.rank}: a defect in p3 ended the engine"))
+
+    # What the transport tells
+
+    def starts(self, peer: int, event: PayloadStarts) -> memoryview:
+        """See `transport.User`."""
+        if event.type is FrameType.PUSH:
+            try:
+                return self._aggregator.reserve(event.index, event.iteration, peer)
+            except ContributionError as error:
+                raise RemoteError(ErrorCode.PROTOCOL, str(error)) from error
+        if self._outstanding.get(event.index) != event.iteration:
+            raise RemoteError(
+                ErrorCode.PROTOCOL,
+                f"a sum of slice {event.index} in iteration {event.iteration}, which is "
+                f"not awaited by rank {self._job.rank}",
+            )
+        del self._outstanding[event.index]
+        return self._views[event.index]
+
+    def ends(self, peer: int, event: PayloadEnds) -> None:
+        """See `transport.User`."""
+        if event.type is FrameType.PUSH:
+            total = self._aggregator.arrived(event.index, peer)
+            self._deliver(total, self._slices[event.index].layer)
+            self._check_gone()
+        else:
+            self._finish(event.index)
+
+    def left(self, peer: int) -> None:
+        """See `transport.User`."""
+        self._gone.add(peer)
+        for index in self._outstanding:
+            if self._slices[index].server == peer:
+                self._owed(peer, index)
+                return
+        self._check_gone()
+
+    def failed(self, error: P3Error) -> None:
+        """See `transport.User`."""
+        self._job.on_error(error)
+
+
+def open_parameter_server(job: Job) -> ParameterServer:
+    """The engine over torch.distributed's default group. Collective; see ParameterServer."""
+    return ParameterServer(job)
+
+
+def receive_window(port_buffer: int, senders: int) -> int | None:
+    """The receive window for each connection, so that all senders together fit `port_buffer`."""
+    if port_buffer == 0 or senders == 0:
+        return None
+    return max(MIN_WINDOW, port_buffer // senders)
+
+
+def _connect(
+    job: Job,
+    exchange: Exchange,
+    *,
+    host: str | None,
+    port: int,
+    port_buffer: int,
+    timeout: float,
+) -> list[mesh.Link]:
+    window = receive_window(port_buffer, job.plan.world_size - 1)
+    bands = job.table.bands[: job.schedule.bands]
+    here = host or rendezvous.choose_host(exchange)
+    listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port, window=window)
+    cuts = ",".join(map(str, job.schedule.cuts))
+    dscps = ",".join(map(str, job.table.dscps))
+    identity = mesh.Identity(
+        rank=job.rank,
+        token=endpoints[0].token,
+        digest=job.plan.digest(),
+        settings=f"{len(endpoints)} ranks, DSCPs {dscps}, cuts {cuts}, {sys.byteorder}-endian",
+        slices=SliceTable(
+            sizes=[piece.payload_bytes for piece in job.plan.slices],
+            servers=[piece.server for piece in job.plan.slices],
+            world_size=job.plan.world_size,
+        ),
+    )
+    return mesh.join(identity, endpoints, listeners, bands, timeout=timeout, window=window)

@@ -1,0 +1,187 @@
+"""The mesh at work: messages to peers, each on the band that suits how soon it is needed.
+
+Also who is alive: every rank is connected with every other, so the kernel of a dead process's
+node tells all of them at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from p3.channel import Channel, Message
+from p3.engine import P3Error, PeerLostError
+from p3.loop import Loop
+from p3.mesh import ERROR_TYPES, Link
+from p3.schedule import Schedule
+from p3.wire import (
+    ByeReceived,
+    ErrorCode,
+    ErrorReceived,
+    Event,
+    FrameType,
+    PayloadEnds,
+    PayloadStarts,
+    RemoteError,
+)
+
+GRACE_S = 0.1
+"""A rank that gives up because of another one closes its connections as well; its ERROR, which
+names the culprit, may be on a connection not yet looked at."""
+
+ABORT_S = 1.0
+"""How long to try to tell the others why we give up."""
+
+
+class User(Protocol):
+    """Whom the transport tells what happens, in the loop's thread."""
+
+    def starts(self, peer: int, event: PayloadStarts) -> memoryview:
+        """Where to receive a payload. RemoteError when it may not come now."""
+        ...
+
+    def ends(self, peer: int, event: PayloadEnds) -> None:
+        """The payload is there. RemoteError when it should not be."""
+        ...
+
+    def left(self, peer: int) -> None:
+        """A rank has said BYE, and all it sent before is there."""
+        ...
+
+    def failed(self, error: P3Error) -> None:
+        """Nothing goes any more. Called once, if at all."""
+        ...
+
+
+class Transport:
+    """Everything runs in the loop's thread."""
+
+    def __init__(self, links: Iterable[Link], schedule: Schedule, loop: Loop, user: User) -> None:
+        self.position = 0
+        self.payload_bytes_sent = 0
+        self.failure: P3Error | None = None
+        self._schedule = schedule
+        self._loop = loop
+        self._user = user
+        self._numbers = itertools.count()
+        self._channels: dict[int, list[Channel]] = {}
+        for link in sorted(links, key=lambda link: link.band.index):
+            channel = Channel(link, loop, self)
+            self._channels.setdefault(link.peer, []).append(channel)
+        self._said_bye: dict[int, int] = dict.fromkeys(self._channels, 0)
+        self._ending = False
+
+    @property
+    def peers(self) -> list[int]:
+        """The other ranks."""
+        return list(self._channels)
+
+    def send(
+        self,
+        peer: int,
+        *,
+        kind: FrameType,
+        index: int,
+        iteration: int,
+        due: int,
+        view: memoryview,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Send slice `index`'s payload. `view` stays as it is until `on_sent`."""
+        message = Message(due, next(self._numbers), kind, index, iteration, view, on_sent)
+        self._channels[peer][self._schedule.band(due, self.position)].push(message)
+
+    def advance(self, position: int) -> None:
+        """What waits may have become more urgent; the heads are the first to."""
+        self.position = position
+        for channels in self._channels.values():
+            for channel in channels:
+                while (head := channel.head) is not None:
+                    band = self._schedule.band(head.due, position)
+                    if band >= channel.band:
+                        break
+                    channels[band].push(channel.pop())
+
+    def fail(self, error: P3Error, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        """Give up: tell the user and all ranks why, then end the loop."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._user.failed(error)
+        self._ending = True
+        for channel in self._all():
+            channel.abort(code, str(error))
+        self._loop.after(ABORT_S, self._loop.stop)
+
+    def conclude(self, seconds: float) -> None:
+        """Send what waits, say BYE, then end the loop; in `seconds` at the latest."""
+        if self.failure is not None:
+            return
+        self._ending = True
+        self._loop.after(seconds, self._loop.stop)
+        for channel in self._all():
+            channel.conclude()
+        self._stop_if_concluded()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for channel in self._all():
+            channel.close()
+
+    def name_of(self, peer: int) -> str:
+        """Rank and address, for messages."""
+        return f"rank {peer} at {self._channels[peer][0].address}"
+
+    # What the channels tell
+
+    def on_event(self, channel: Channel, event: Event) -> None:
+        """See `channel.Owner`."""
+        peer = channel.peer
+        if isinstance(event, PayloadStarts):
+            channel.place(self._user.starts(peer, event))
+        elif isinstance(event, PayloadEnds):
+            self._user.ends(peer, event)
+        elif isinstance(event, ByeReceived):
+            self._said_bye[peer] += 1
+            if self._said_bye[peer] == len(self._channels[peer]):
+                self._leave(peer)
+        elif isinstance(event, ErrorReceived):
+            self.fail(_error_of(event), event.code)
+
+    def on_sent(self, count: int) -> None:
+        """See `channel.Owner`."""
+        self.payload_bytes_sent += count
+
+    def on_broken(self, channel: Channel, error: RemoteError) -> None:
+        """See `channel.Owner`."""
+        if self._ending:
+            channel.close()
+            return
+        text = f"{self.name_of(channel.peer)}: {error}"
+        if error.code is not ErrorCode.PEER_LOST:
+            self.fail(ERROR_TYPES.get(error.code, P3Error)(text), error.code)
+            return
+        lost = PeerLostError(f"{self.name_of(channel.peer)} is lost: {error}; see its log")
+        self._loop.after(GRACE_S, lambda: self.fail(lost, ErrorCode.PEER_LOST))
+
+    def on_concluded(self, channel: Channel) -> None:
+        """See `channel.Owner`."""
+        if self._ending and self.failure is None and channel.concluded:
+            self._stop_if_concluded()
+
+    def _leave(self, peer: int) -> None:
+        for channel in self._channels[peer]:
+            channel.close()
+        self._user.left(peer)
+
+    def _stop_if_concluded(self) -> None:
+        if all(channel.concluded for channel in self._all()):
+            self._loop.stop()
+
+    def _all(self) -> Iterable[Channel]:
+        return itertools.chain.from_iterable(self._channels.values())
+
+
+def _error_of(event: ErrorReceived) -> P3Error:
+    return ERROR_TYPES.get(event.code, P3Error)(event.text)

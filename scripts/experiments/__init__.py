@@ -1,0 +1,1 @@
+"""What the demo and the benchmarks share: workloads, the systems compared, launching, reports."""

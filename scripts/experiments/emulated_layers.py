@@ -1,0 +1,103 @@
+"""Networks whose layers only take the time that a device would take, and carry real parameters.
+
+Nodes of a test cluster share a few processors, so real layers would contend for them and nodes
+would drift apart. A device of its own computes while the processor is free: an emulated layer
+sleeps instead. Parameters, gradients, hooks and bytes are real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from experiments.emulation import Emulation
+
+
+class DeviceClock:
+    """Paces layers like a device that computes one after the other.
+
+    A sleep ends late; the device does not. What a layer overran is taken off the next one, so
+    that late wake-ups do not add up over a hundred layers.
+    """
+
+    def __init__(self) -> None:
+        self._late = 0.0
+
+    def begin(self, seconds: float) -> float:
+        """The time (of perf_counter) at which work of `seconds` that begins now is done."""
+        return time.perf_counter() - self._late + seconds
+
+    def finish(self, deadline: float) -> None:
+        """Return at `deadline`, or at once when it has passed."""
+        remaining = deadline - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)
+        self._late = time.perf_counter() - deadline
+
+
+class EmulatedLayer(nn.Module):
+    """Parameters of the given sizes, and a forward and backward pass of the given duration.
+
+    Input and output are a scalar. Every tensor's first element is added to it, so that the loss
+    follows the parameters; a tensor's gradient is `gradient_scale` times its value, which costs
+    little and differs from rank to rank.
+    """
+
+    def __init__(
+        self, numels: tuple[int, ...], forward_s: float, clock: DeviceClock, gradient_scale: float
+    ) -> None:
+        super().__init__()
+        self.forward_s = forward_s
+        self.clock = clock
+        self.gradient_scale = gradient_scale
+        for number, numel in enumerate(numels):
+            self.register_parameter(f"tensor{number}", nn.Parameter(torch.rand(numel)))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Scalar in, scalar out, after `forward_s`."""
+        return _apply(value, self, *self.parameters(recurse=False))
+
+
+class _Context(FunctionCtx):
+    layer: EmulatedLayer
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _Emulated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, value: Tensor, layer: EmulatedLayer, *tensors: Tensor) -> Tensor:
+        deadline = layer.clock.begin(layer.forward_s)
+        ctx.layer = layer
+        ctx.save_for_backward(*tensors)
+        result = value + torch.stack([tensor[0] for tensor in tensors]).sum()
+        layer.clock.finish(deadline)
+        return result
+
+    @staticmethod
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        layer = ctx.layer
+        deadline = layer.clock.begin(2 * layer.forward_s)
+        gradients = [tensor * layer.gradient_scale for tensor in ctx.saved_tensors]
+        layer.clock.finish(deadline)
+        return (gradient, None, *gradients)
+
+
+# torch leaves Function.apply untyped.
+_apply = cast(Callable[..., Tensor], _Emulated.apply)
+
+
+def emulated_network(emulation: Emulation, rank: int) -> nn.Module:
+    """The network as a sequence of emulated layers; the torch seed decides its parameters."""
+    clock = DeviceClock()
+    scale = 1e-3 * (rank + 1)
+    return nn.Sequential(
+        *(
+            EmulatedLayer(emulation.tensor_numels(layer), emulation.forward_s(layer), clock, scale)
+            for layer in emulation.architecture.layers
+        )
+    )

@@ -1,0 +1,201 @@
+"""Real agents in throwaway network namespaces, for the tests beside this file."""
+
+import itertools
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+AGENT = str(Path(sys.executable).with_name("p3-agent"))
+PATIENCE = 20.0
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A namespace with one link, `eth0`, and a directory for sockets and state."""
+
+    name: str
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "control.sock"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    def make_link(self) -> None:
+        """Make eth0, up, with a neighbour to send to."""
+        subprocess.run(
+            ["ip", "-netns", self.name, "-batch", "-"],
+            input="link add eth0 type veth peer name peer0\n"
+            "addr add 10.78.0.1/24 dev eth0\n"
+            "neigh add 10.78.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent\n"
+            "link set eth0 up\n"
+            "link set peer0 up\n",
+            text=True,
+            check=True,
+        )
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in the namespace to its end; never raises for its status."""
+        return subprocess.run(
+            ["ip", "netns", "exec", self.name, *command],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env=self.environment,
+        )
+
+    def tc(self, arguments: str) -> str:
+        """A tc command that must succeed."""
+        done = self.run("tc", *arguments.split())
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def shown(self) -> str:
+        """Everything that tc shows of eth0, without the one counter among it."""
+        kinds = ("qdisc", "class", "filter")
+        text = "".join(self.tc(f"-d {kind} show dev eth0") for kind in kinds)
+        return re.sub(r"direct_packets_stat \d+ ", "", text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "P3_AGENT_SOCKET": str(self.socket)}
+
+    def agent(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`p3-agent run`, `plan` or `restore` on eth0, to its end."""
+        return self.run(AGENT, command, *self.options, *arguments)
+
+    def config(self, text: str) -> str:
+        """The name of a config file with `text`."""
+        path = self.directory / "config.toml"
+        path.write_text(text)
+        return str(path)
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator["Agent"]:
+        """An agent on eth0 that has said it is ready; stopped at the end if it still runs."""
+        with subprocess.Popen(
+            ["ip", "netns", "exec", self.name, AGENT, "run", *self.options, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+        ) as process:
+            agent = Agent(process)
+            try:
+                agent.await_line("ready", "stdout")
+                yield agent
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    try:
+                        process.wait(PATIENCE)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--dev", "eth0", "--state-dir", str(self.state))
+
+
+class Agent:
+    """A running agent and what it has said."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.process = process
+        self._streams = {"stdout": process.stdout.fileno(), "stderr": process.stderr.fileno()}
+        self.said = {"stdout": "", "stderr": ""}
+        self._read_to = {"stdout": 0, "stderr": 0}
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def await_line(self, part: str, stream: str = "stderr") -> str:
+        """The next line with `part` in it; fails when the agent ends or says nothing for long."""
+        while True:
+            start = self._read_to[stream]
+            end = self.said[stream].find("\n", start)
+            if end >= 0:
+                self._read_to[stream] = end + 1
+                line = self.said[stream][start:end]
+                if part in line:
+                    return line
+                continue
+            ready, _, _ = select.select([self._streams[stream]], [], [], PATIENCE)
+            data = os.read(self._streams[stream], 65536) if ready else b""
+            assert data, f"no {part!r} on {stream}: {self.said} {self._errors()}"
+            self.said[stream] += data.decode()
+
+    def _errors(self) -> str:
+        ready, _, _ = select.select([self._streams["stderr"]], [], [], 0)
+        return os.read(self._streams["stderr"], 65536).decode() if ready else ""
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end and wait; its exit status."""
+        self.process.send_signal(how)
+        return self.process.wait(PATIENCE)
+
+    def descriptors(self) -> int:
+        """How many files it has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    """Make a namespace with a veth pair and a directory that all may enter; removed at the end."""
+    name = f"p3t-{os.getpid()}-agent{next(_numbers)}"
+    with tempfile.TemporaryDirectory(prefix="p3t-") as directory:
+        Path(directory).chmod(0o755)
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        try:
+            made = Place(name, Path(directory))
+            made.make_link()
+            yield made
+        finally:
+            subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+SEND = """
+import socket, sys
+tos, count = int(sys.argv[1]), int(sys.argv[2])
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+    for _ in range(count):
+        sender.sendto(b"x" * 100, ("10.78.0.2", 9))
+"""
+
+
+def send(here: Place, tos: int, count: int) -> None:
+    """Send `count` datagrams of 100 bytes out of eth0, marked."""
+    done = here.run(sys.executable, "-c", SEND, str(tos), str(count))
+    assert done.returncode == 0, done.stderr
+
+
+FOREIGN = (
+    "qdisc add dev eth0 root handle 1: htb default 0x20",
+    "class add dev eth0 parent 1: classid 1:1 htb rate 500mbit burst 128k",
+    "class add dev eth0 parent 1:1 classid 1:20 htb rate 100mbit ceil 500mbit prio 3",
+    "qdisc add dev eth0 parent 1:20 handle 20: bfifo limit 1mb",
+    "filter add dev eth0 parent 1: protocol ip prio 5 u32 match ip dport 80 0xffff flowid 1:20",
+)
+
+
+def add_foreign(here: Place) -> str:
+    """Put another program's tree on eth0; what tc shows then."""
+    for command in FOREIGN:
+        here.tc(command)
+    return here.shown()

@@ -1,0 +1,99 @@
+"""What others do to the tree while the agent runs."""
+
+import pytest
+from agent.running import AGENT, Place, add_foreign
+
+from p3_agent import client
+
+RATE = ("--rate", "200mbit")
+
+
+def tree(here: Place) -> str:
+    return "\n".join(here.agent("plan", *RATE).stdout.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "qdisc del dev eth0 root",
+        "class change dev eth0 classid 7033:12 parent 7033:1 htb rate 9mbit ceil 10mbit",
+        "filter del dev eth0 parent 7033: protocol ip prio 16",
+        "filter del dev eth0 parent 7033:",
+        "qdisc change dev eth0 parent 7033:10 handle 7043: bfifo limit 1000",
+        "qdisc replace dev eth0 parent 7033:10 handle 8: pfifo limit 5",
+    ],
+)
+def test_drift_is_repaired(here: Place, damage: str) -> None:
+    with here.running(*RATE) as agent:
+        here.tc(damage)
+        agent.await_line("repaired")
+        assert tree(here) == "nothing to do: it is in place"
+        status = client.status(here.socket)
+        assert status is not None
+        assert status.state == "ok"
+        assert status.drift.repairs == 1
+        assert status.drift.last
+
+
+def test_another_root_is_left_alone_without_takeover(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        here.tc("qdisc del dev eth0 root")
+        foreign = add_foreign(here)
+        agent.await_line("another program put a htb qdisc 1:")
+        assert here.shown() == foreign
+        status = here.run(AGENT, "status")
+        assert status.returncode == 1
+        assert "another program" in status.stdout
+        assert agent.stop() == 0
+    assert here.shown() == foreign
+    assert list(here.state.iterdir()) == []
+
+
+def test_the_bands_come_back_when_another_root_goes(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        here.tc("qdisc replace dev eth0 root handle 1: htb")
+        agent.await_line("another program")
+        here.tc("qdisc del dev eth0 root")
+        agent.await_line("eth0: ok")
+        assert tree(here) == "nothing to do: it is in place"
+
+
+def test_another_root_is_replaced_with_takeover(here: Place) -> None:
+    before = here.shown()
+    with here.running(*RATE, "--takeover") as agent:
+        here.tc("qdisc replace dev eth0 root handle 1: htb")
+        agent.await_line("repaired")
+        assert tree(here) == "nothing to do: it is in place"
+        assert agent.stop() == 0
+    assert here.shown() == before
+
+
+def test_it_checks_without_being_told(here: Place) -> None:
+    config = here.config("reconcile_s = 0.05")
+    with here.running(*RATE, "--config", config, "--verbose") as agent:
+        agent.await_line("checked")
+        agent.await_line("checked")
+
+
+def test_an_interface_that_goes_ends_the_agent(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        assert here.run("ip", "link", "del", "eth0").returncode == 0
+        agent.await_line("the interface eth0 (number")
+        assert agent.process.wait(10) == 1
+    assert list(here.state.iterdir()) == []
+    here.make_link()
+    with here.running(*RATE) as agent:
+        assert agent.stop() == 0
+
+
+def test_link_down_and_up_and_a_new_name_leave_the_tree(here: Place) -> None:
+    before = here.shown()
+    with here.running(*RATE, "--verbose") as agent:
+        assert here.run("ip", "link", "set", "eth0", "down").returncode == 0
+        assert here.run("ip", "link", "set", "eth0", "name", "eth9").returncode == 0
+        assert here.run("ip", "link", "set", "eth9", "up").returncode == 0
+        agent.await_line("checked")
+        assert client.reconcile(here.socket) == ()
+        assert here.run("ip", "link", "set", "eth9", "name", "eth0").returncode == 0
+        assert agent.stop() == 0
+    assert here.shown() == before

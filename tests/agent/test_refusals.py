@@ -1,0 +1,106 @@
+"""Everything that stops a start: one sentence, a status that says so, and nothing changed."""
+
+import subprocess
+
+import pytest
+from agent.running import AGENT, Place, add_foreign
+
+RATE = ("--rate", "200mbit")
+
+
+def refused(here: Place, *arguments: str, what: str) -> None:
+    before = here.shown()
+    done = here.agent("run", *arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("p3-agent: ")
+    assert what in done.stderr
+    assert here.shown() == before
+    assert not here.state.exists() or list(here.state.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--rate", "200"), "no unit"),
+        (("--config", "/nonexistent.toml"), "No such file"),
+        ((*RATE, "--dev", "eth7"), "no interface 'eth7'"),
+        ((), "give --rate"),
+        (("--rate", "3mbit"), "guarantees add up"),
+        ((*RATE, "--bands", "9"), "bands"),
+        ((*RATE, "--socket", "/proc/nowhere/control.sock"), "--socket"),
+        ((*RATE, "--socket", "/etc/hostname"), "is no socket"),
+        ((*RATE, "--socket", "/tmp/" + "x" * 200), "--socket"),
+        ((*RATE, "--state-dir", "/proc/nowhere"), "--state-dir"),
+    ],
+)
+def test_arguments_that_cannot_be(here: Place, arguments: tuple[str, ...], what: str) -> None:
+    refused(here, *arguments, what=what)
+
+
+def test_a_bad_config(here: Place) -> None:
+    refused(here, *RATE, "--config", here.config("colour = 1"), what="unknown field")
+
+
+def test_guarantees_past_the_rate(here: Place) -> None:
+    config = here.config('guarantee = "30mbit"')
+    refused(here, *RATE, "--config", config, what="guarantees add up")
+
+
+def test_a_foreign_root(here: Place) -> None:
+    add_foreign(here)
+    refused(here, *RATE, what="--takeover")
+    plan = here.agent("plan", *RATE)
+    assert plan.returncode == 1
+    assert "--takeover" in plan.stderr
+
+
+def test_a_foreign_root_that_could_not_be_put_back(here: Place) -> None:
+    here.tc("qdisc add dev eth0 root handle 1: htb")
+    here.tc("class add dev eth0 parent 1: classid 1:1 htb rate 1gbit")
+    rule = ["filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "prio", "1", "bpf", "flowid", "1:1", "bytecode"]
+    assert here.run("tc", *rule, "1,6 0 0 1").returncode == 0
+    refused(here, *RATE, "--takeover", what="bpf")
+
+
+def test_no_right_to_change_interfaces(here: Place) -> None:
+    before = here.shown()
+    done = here.run("setpriv", "--bounding-set=-net_admin", AGENT, "run", *here.options, *RATE)
+    assert done.returncode == 1
+    assert "CAP_NET_ADMIN" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert here.shown() == before
+    plan = here.run("setpriv", "--bounding-set=-net_admin", AGENT, "plan", *here.options, *RATE)
+    assert plan.returncode == 0, plan.stderr
+
+
+def test_a_second_agent_on_the_interface(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        shown = here.shown()
+        for arguments in ((), ("--takeover",), ("--socket", str(here.directory / "other.sock"))):
+            done = here.agent("run", *RATE, *arguments)
+            assert done.returncode == 1
+            assert f"pid {agent.pid}" in done.stderr
+        elsewhere = ("--state-dir", str(here.directory / "elsewhere"))
+        done = here.agent("run", *RATE, *elsewhere)
+        assert done.returncode == 1
+        assert "something listens" in done.stderr
+        done = here.agent("run", *RATE, *elsewhere, "--socket", str(here.directory / "other.sock"))
+        assert done.returncode == 1
+        assert "not saved in this --state-dir" in done.stderr
+        assert here.shown() == shown
+        assert here.run(AGENT, "status").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("dance",), ("run", "--mode", "fifo"), ("run", "--x")])
+def test_usage_errors(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([AGENT, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "usage: p3-agent" in done.stderr
+
+
+def test_no_device_named() -> None:
+    done = subprocess.run([AGENT, "run"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "--dev" in done.stderr

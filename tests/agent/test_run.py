@@ -1,0 +1,133 @@
+"""An agent's normal life, and what its commands show of it."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+from agent.running import AGENT, Place, add_foreign, send
+
+from p3_agent import client
+from p3_shaper.bands import BandTable, default_table
+
+RATE = ("--rate", "200mbit")
+
+
+def test_run_applies_the_tree_and_a_stop_puts_back_what_was_there(here: Place) -> None:
+    before = here.shown()
+    with here.running(*RATE) as agent:
+        assert agent.said["stdout"].startswith("ready eth0: htb at 200mbit")
+        assert "qdisc htb 7033: root" in here.shown()
+        assert [path.suffix for path in sorted(here.state.iterdir())] == [".json", ".lock"]
+        assert agent.stop() == 0
+    assert here.shown() == before
+    assert not here.socket.exists()
+    assert list(here.state.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_stop_it_too(here: Place, how: signal.Signals) -> None:
+    before = here.shown()
+    with here.running(*RATE) as agent:
+        assert agent.stop(how) == 0
+    assert here.shown() == before
+
+
+def test_a_takeover_puts_the_foreign_tree_back(here: Place) -> None:
+    before = add_foreign(here)
+    with here.running(*RATE, "--takeover") as agent:
+        assert "qdisc htb 7033: root" in here.shown()
+        assert agent.stop() == 0
+    assert here.shown() == before
+
+
+def test_plan_tells_and_changes_nothing(here: Place) -> None:
+    before = here.shown()
+    plan = here.agent("plan", *RATE)
+    assert plan.returncode == 0
+    assert plan.stdout.startswith("eth0: htb at 200mbit (")
+    assert "add qdisc htb 7033: root" in plan.stdout
+    assert here.shown() == before
+    assert not here.state.exists()
+    with here.running(*RATE):
+        assert "nothing to do" in here.agent("plan", *RATE).stdout
+        other = here.agent("plan", "--rate", "100mbit").stdout.splitlines()[1:]
+        assert other
+        assert all(line.startswith("change class 7033:") for line in other)
+
+
+def test_status_counts_what_each_band_sent(here: Place) -> None:
+    with here.running(*RATE):
+        send(here, default_table().bands[2].tos, 10)
+        status = client.status(here.socket)
+        assert status is not None
+        assert (status.state, status.device, status.mode) == ("ok", "eth0", "htb")
+        assert status.rate == 200_000_000
+        assert [entry.band for entry in status.classes] == [*range(7), None]
+        sent = {entry.band: (entry.packets, entry.bytes) for entry in status.classes}
+        assert sent[2] == (10, 10 * 142)
+        assert all(sent[band] == (0, 0) for band in (0, 1, 3, 4, 5, 6))
+        assert sum(entry.guarantee or 0 for entry in status.classes) <= status.rate
+        text = here.run(AGENT, "status")
+        assert text.returncode == 0
+        assert "200mbit" in text.stdout
+        assert "7033:12" in text.stdout
+        shown = json.loads(here.run(AGENT, "status", "--json").stdout)
+        assert shown["classes"][2]["packets"] == 10
+        assert shown["classes"][2].keys() >= {"bytes", "drops", "backlog_bytes"}
+
+
+def test_status_without_an_agent(here: Place) -> None:
+    done = here.run(AGENT, "status")
+    assert done.returncode == 1
+    assert "no agent listens" in done.stderr
+
+
+def test_the_config_file_decides_what_clients_hear(here: Place) -> None:
+    config = here.config('rate = "100mbit"\ndscps = [9, 7]\nunmarked_share = 0.5\n')
+    with here.running("--config", config):
+        assert client.bands(here.socket) == BandTable((9, 7), 0.5)
+        hello = client.hello(here.socket)
+        assert hello is not None
+        assert hello.device == "eth0"
+        status = client.status(here.socket)
+        assert status is not None
+        assert status.classes[-1].guarantee == 50_000_000
+
+
+def test_a_new_rate_changes_classes_in_place(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        send(here, default_table().bands[0].tos, 3)
+        steps = client.set_rate("100mbit", here.socket)
+        assert steps
+        assert all(step.startswith("change class 7033:") for step in steps)
+        status = client.status(here.socket)
+        assert status is not None
+        assert status.rate == 100_000_000
+        assert status.classes[0].packets == 3
+        assert client.reconcile(here.socket) == ()
+        with pytest.raises(client.ControlError, match="guarantees") as caught:
+            client.set_rate("1mbit", here.socket)
+        assert caught.value.code == "failed"
+        with pytest.raises(client.ControlError, match="no unit"):
+            client.set_rate("100", here.socket)
+        assert client.reconcile(here.socket) == ()
+        assert agent.process.poll() is None
+
+
+def test_mode_prio_runs_where_the_kernel_has_it(here: Place) -> None:
+    before = here.shown()
+    lacking = subprocess.run(
+        ["ip", "netns", "exec", here.name, "tc", *["qdisc", "add", "dev", "lo", "root", "prio"]],
+        capture_output=True,
+        check=False,
+    ).returncode
+    if lacking:
+        done = here.agent("run", "--mode", "prio")
+        assert done.returncode == 1
+        assert "no sch_prio" in done.stderr
+    else:
+        with here.running("--mode", "prio") as agent:
+            assert "qdisc prio 7033: root" in here.shown()
+            assert agent.stop() == 0
+    assert here.shown() == before

@@ -1,0 +1,21 @@
+"""Ranks that stay up for a module's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.ranks import Ranks, start_ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Three ranks that run scenarios; they must end well when their input does."""
+    with start_ranks(Path(__file__).with_name("rank.py")) as processes:
+        yield Ranks(processes)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(timeout=30) == 0

@@ -1,0 +1,26 @@
+"""One rank of a test's process group: reads scenario names from stdin, answers with JSON lines.
+
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment, as under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from scenarios import SCENARIOS
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        print(json.dumps(SCENARIOS[name](*arguments)), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

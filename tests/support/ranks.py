@@ -1,0 +1,76 @@
+"""Processes of one process group on loopback, for tests of the training side."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+
+WORLD_SIZE = 3
+
+
+class Ranks:
+    """Processes of one process group on loopback."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+        self.processes = processes
+
+    def run(self, scenario: str, *arguments: str) -> list[dict[str, Any]]:
+        """The scenario's result on every rank; fails with a rank's error output when it dies."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([scenario, arguments]) + "\n")
+            process.stdin.flush()
+        return [self._answer(process) for process in self.processes]
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"a rank ended with status {process.wait()}"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def start_ranks(
+    program: Path, arguments: Sequence[str] = (), world_size: int = WORLD_SIZE
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """`program` once a rank, with pipes for stdin and stdout; killed at the end if still there."""
+    port = _free_port()
+    with ExitStack() as exits:
+        processes = []
+        for rank in range(world_size):
+            process = subprocess.Popen(
+                [sys.executable, "-W", "error", str(program), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={
+                    **os.environ,
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world_size),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "OMP_NUM_THREADS": "1",
+                    "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock",
+                },
+            )
+            exits.enter_context(process)
+            exits.callback(process.kill)
+            processes.append(process)
+        yield processes

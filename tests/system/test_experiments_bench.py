@@ -1,0 +1,55 @@
+"""The benchmarks run through, in their smallest form."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from experiments.emulated_report import SettingRounds
+from experiments.transports import NAMES, TransportNumbers
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def run(module: str, *arguments: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_bench_emulated(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.json"
+    settings = ("--settings", "resnet50@1gbit", "--nodes", "2", "--rounds", "1")
+    systems = ("--systems", "ddp", "ps", "--iterations", "4")
+    out = run("bench_emulated", *settings, *systems, "--logs", tmp_path, "--json", file)
+    (setting,) = msgspec.json.decode(file.read_bytes(), type=list[SettingRounds])
+    assert list(setting.systems) == ["ddp", "ps"]
+    assert setting.bound_s == pytest.approx(0.3)
+    for system in setting.systems.values():
+        assert system.share_of_bound > 0
+        assert system.title in out
+
+
+def test_bench_transport(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.json"
+    out = run(
+        *("bench_transport", "--rounds", "1", "--megabytes", "4"),
+        *("--logs", tmp_path, "--json", file),
+    )
+    found = msgspec.json.decode(file.read_bytes(), type=dict[str, TransportNumbers])
+    assert tuple(found) == NAMES
+    for transport in found.values():
+        assert transport.gigabytes_per_s > 0
+        assert transport.cpu_s_per_gb > 0
+        assert transport.title in out

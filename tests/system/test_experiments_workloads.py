@@ -1,0 +1,122 @@
+"""What is trained: the same on every rank, each with a shard of its own, and it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import dataset, digits, workloads
+from experiments.emulated_layers import DeviceClock, EmulatedLayer
+from experiments.train import digest
+
+pytestmark = pytest.mark.native_threads
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "digits.npz"
+    dataset.save(path)
+    return path
+
+
+def numel(name: str, data: Path) -> int:
+    model = workloads.make(name, 0, 1, data).model
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("digits-small", 0.4), ("digits-medium", 1.4), ("digits-large", 4.5)]
+)
+def test_sizes_of_the_real_models(name: str, millions: float, data: Path) -> None:
+    assert numel(name, data) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_an_unknown_workload_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose one of digits-small"):
+        workloads.make("digits-huge", 0, 1)
+
+
+def test_the_saved_data_set_is_the_real_one(data: Path) -> None:
+    saved, real = digits.load(data), digits.load()
+    assert torch.equal(saved.train_images, real.train_images)
+    assert torch.equal(saved.test_labels, real.test_labels)
+    assert len(real.train_labels) + len(real.test_labels) == 1797
+    assert real.train_images.shape[1:] == (1, digits.SIDE, digits.SIDE)
+
+
+@pytest.mark.parametrize("name", ["digits-small", "resnet50"])
+def test_all_ranks_begin_alike(name: str, data: Path) -> None:
+    models = [workloads.make(name, rank, 4, data).model for rank in range(2)]
+    assert digest(models[0]) == digest(models[1])
+
+
+def test_an_epoch_shows_every_image_of_a_shard_at_most_once(data: Path) -> None:
+    loaded = digits.load(data)
+    seen: list[bytes] = []
+    for rank in range(4):
+        for iteration in range(len(loaded.train_labels) // 4 // digits.BATCH):
+            images, labels = loaded.batch(rank, 4, iteration)
+            assert len(images) == len(labels) == digits.BATCH
+            seen += [image.numpy().tobytes() for image in images]
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_classifier_learns(data: Path) -> None:
+    workload = workloads.make("digits-small", 0, 1, data)
+    assert workload.accuracy is not None
+    optimizer = workload.optimizer()
+    for iteration in range(60):
+        inputs, wanted = workload.batch(iteration)
+        optimizer.zero_grad()
+        torch.autograd.backward(workload.loss(workload.model(inputs), wanted))
+        optimizer.step()
+    assert workload.accuracy(workload.model) > 0.8
+
+
+def test_an_emulated_layers_gradient_is_its_rank_s_share_of_its_value() -> None:
+    layer = EmulatedLayer((3, 2), 0.0, DeviceClock(), gradient_scale=0.5)
+    output = layer(torch.zeros(()))
+    first = torch.stack([parameter[0] for parameter in layer.parameters()])
+    assert torch.equal(output, first.sum())
+    torch.autograd.backward(output)
+    for parameter in layer.parameters():
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, parameter.detach() * 0.5)
+
+
+def test_gradients_differ_from_rank_to_rank() -> None:
+    gradients = []
+    for rank in range(2):
+        workload = workloads.make("resnet50", rank, 2)
+        inputs, wanted = workload.batch(0)
+        torch.autograd.backward(workload.loss(workload.model(inputs), wanted))
+        gradients.append([parameter.grad for parameter in workload.model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert other is not None
+        assert not torch.equal(one, other)
+
+
+def test_a_layer_that_ends_late_shortens_the_next() -> None:
+    clock = DeviceClock()
+    overrun = clock.begin(-1.0)  # a deadline a second ago
+    clock.finish(overrun)
+    assert clock.begin(5.0) < overrun + 5.5
+
+
+def test_a_layer_never_ends_early() -> None:
+    clock = DeviceClock()
+    deadline = clock.begin(0.001)
+    clock.finish(deadline)
+    assert clock.begin(0.0) >= deadline
