@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import TypeVar
 
 from p3_agent.messages import (
@@ -105,7 +106,8 @@ def _exchange(where: str, request: bytes) -> AnyReply | None:
             connection.connect(where)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
-        connection.sendall(request)
+        with suppress(BrokenPipeError):  # turned away: the reason is there to be read
+            connection.sendall(request)
         answer = connection.recv(MAX_REPLY + 1)
     if not answer:
         raise ControlError("unreachable", f"the agent at {where} ended before it answered")

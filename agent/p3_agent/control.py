@@ -186,13 +186,22 @@ class ControlServer:
         try:
             with connection:
                 if self._clients > MAX_CLIENTS:
-                    await self._send(connection, Refusal("busy", f"{MAX_CLIENTS} clients already"))
+                    await self._turn_away(connection)
                     return
                 await self._converse(connection, Peer.of(connection))
         except OSError as error:  # among them TimeoutError: idle, or does not read its replies
             log.debug("control client dropped: %r", error)
         finally:
             self._clients -= 1
+
+    async def _turn_away(self, connection: socket.socket) -> None:
+        # A request left unread at the close would reach the client as a reset, before the reply.
+        connection.shutdown(socket.SHUT_RD)
+        while connection.recv(MAX_REQUEST):
+            pass
+        await self._send(
+            connection, Refusal("busy", f"{MAX_CLIENTS} clients are connected already; ask later")
+        )
 
     async def _converse(self, connection: socket.socket, peer: Peer) -> None:
         loop = asyncio.get_running_loop()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from p3_shaper.netlink import SnapshotError, TcError
+from p3_shaper.errors import TcError
 from p3_shaper.plan import PlanError
 from p3_shaper.replay import ReplayError
+from p3_shaper.snapshot import SnapshotError
 from p3_shaper.tree import TreeError
 
 

@@ -32,10 +32,11 @@ class PlanMismatchError(P3Error):
 class Job:
     """What an engine needs to start.
 
-    `name` tells this job from others of the same ranks. `payloads[i]` is slice i's buffer: 1-D, contiguous, on the CPU, `payload_numel` elements. The
-    engine owns it from `submit` until it reports the slice done, and leaves the sum over ranks
-    in it. `on_done(slice index)` and `on_error(error)` are called from the engine's threads,
-    must return quickly and never raise; after `on_error` no slice is ever done.
+    `name` tells this job from others of the same ranks. `payloads[i]` is slice i's buffer: 1-D,
+    contiguous, on the CPU, `payload_numel` elements. The engine owns it from `submit` until it
+    reports the slice done, and leaves the sum over ranks in it. `on_done(slice index)` and
+    `on_error(error)` are called from the engine's threads, must return quickly and never raise;
+    after `on_error` no slice is ever done.
     """
 
     name: str

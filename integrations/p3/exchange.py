@@ -18,7 +18,7 @@ import torch
 from p3.engine import Engine, Job, P3Error
 from p3.payloads import Payloads
 from p3.schedule import Schedule
-from p3.slicing import SlicePlan
+from p3.slicing import Segment, SlicePlan
 from p3.updater import Settings, Updater
 from p3_shaper.bands import BandTable
 
@@ -53,6 +53,10 @@ class Exchange:
         self._payloads = payloads
         self.updater = updater
         self._slices_of = plan.slices_of()
+        self._segments_of: list[list[tuple[int, Segment]]] = [[] for _ in plan.parameters]
+        for piece in plan.slices:
+            for segment in piece.segments:
+                self._segments_of[segment.parameter].append((piece.index, segment))
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
         self._travelling = [p for p, slices in enumerate(self._slices_of) if slices]
@@ -152,12 +156,11 @@ class Exchange:
     def _hand_over(self, parameter: int, gradient: torch.Tensor | None) -> None:
         # The buffer may still hold the last iteration's sum if no forward waited for it.
         self._wait((parameter,), self._iteration)
-        if gradient is None:
-            self._payloads.fill_absent(parameter)
-        else:
-            self._payloads.fill(parameter, gradient)
         self._given.add(parameter)
-        for index in self._slices_of[parameter]:
+        flat = None if gradient is None else gradient.reshape(-1)
+        for index, segment in self._segments_of[parameter]:
+            # Slice by slice: the first leaves while a large gradient is still being copied.
+            self._payloads.fill(segment, flat)
             self._unfilled[index] -= 1
             if not self._unfilled[index]:
                 self._unfilled[index] = len(self._members[index])

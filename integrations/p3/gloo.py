@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from p3.sockets import address_towards
 
-THREADS_PER_GROUP = 2
+THREADS_PER_GROUP = 4
+"""Collectives of a band under way at once: while one waits for a neighbour, others send."""
 
 
 class Work(Protocol):
@@ -31,7 +32,25 @@ class GlooGroup(Protocol):
         ...
 
 
-def open_gloo(prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
+class Device:
+    """An interface and the one thread that polls its connections, for all groups together.
+
+    It is the interface the user named for Gloo, else the one that leads to the master.
+    """
+
+    def __init__(self) -> None:
+        bindings = cast(Any, dist.ProcessGroupGloo)
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+        self.handle: object = (
+            bindings.create_device(interface=interface)
+            if interface
+            else bindings.create_device(
+                hostname=address_towards(os.environ.get("MASTER_ADDR", "localhost"))
+            )
+        )
+
+
+def open_gloo(device: Device, prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
     """Connect every rank with every other; collective. `prefix` keeps groups apart in the store.
 
     RuntimeError, with Gloo's text, when a rank does not come within `timeout_s` seconds.
@@ -42,7 +61,7 @@ def open_gloo(prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
     options = bindings._Options()
     options._threads = THREADS_PER_GROUP
     options._timeout = timedelta(seconds=timeout_s)
-    options._devices = [_device(bindings)]
+    options._devices = [device.handle]
     store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
     return cast(GlooGroup, bindings(store, rank, size, options))
 
@@ -54,13 +73,3 @@ def abandon(group: GlooGroup) -> None:
     closed waits out its timeout all the same (seen with torch 2.13).
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
-def _device(bindings: Any) -> object:
-    """The interface the user named for Gloo, else the one that leads to the master."""
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    if interface:
-        return bindings.create_device(interface=interface)
-    return bindings.create_device(
-        hostname=address_towards(os.environ.get("MASTER_ADDR", "localhost"))
-    )

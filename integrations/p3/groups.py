@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from p3.adopt import connections_since, socket_inodes
 from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
-from p3.gloo import GlooGroup, abandon, open_gloo
+from p3.gloo import Device, GlooGroup, abandon, open_gloo
 from p3.hangup import Address, HangupWatch, address_of
 from p3.sockets import mark, tune
 
@@ -79,8 +79,9 @@ class GlooGroups:
         self._queues = [BandQueue(order) for order in band_orders(job)]
         self._groups: list[GlooGroup] = []
         sockets: list[socket.socket] = []
+        device = Device()
         for band in range(job.schedule.bands):
-            group, opened = _open_group(job, band, timeout_s)
+            group, opened = _open_group(job, device, band, timeout_s)
             self._groups.append(group)
             sockets += opened
         self._watch = HangupWatch(sockets, _ranks_by_address(sockets), self._hangup)
@@ -175,10 +176,12 @@ class GlooGroups:
         self._job.on_error(error)
 
 
-def _open_group(job: Job, band: int, timeout_s: float) -> tuple[GlooGroup, list[socket.socket]]:
+def _open_group(
+    job: Job, device: Device, band: int, timeout_s: float
+) -> tuple[GlooGroup, list[socket.socket]]:
     """A Gloo group for `band` on marked, tuned connections, and duplicates of these."""
     before = socket_inodes()
-    group = open_gloo(f"p3/{job.name}/{band}", job.rank, job.plan.world_size, timeout_s)
+    group = open_gloo(device, f"p3/{job.name}/{band}", job.rank, job.plan.world_size, timeout_s)
     opened = connections_since(before)
     for connection in opened:
         tune(connection)

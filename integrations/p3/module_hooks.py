@@ -22,13 +22,17 @@ from p3.exchange import Agreed, Exchange
 from p3.forward_order import ForwardWatch
 from p3.groups import GlooGroups
 from p3.payloads import Payloads
+from p3.ps import ParameterServer
 from p3.schedule import make_schedule
-from p3.slicing import Parameter, make_plan
+from p3.slicing import DEFAULT_SLICE_NUMEL, Parameter, make_plan
 from p3.updater import Updater
 from p3_shaper.bands import BandTable
 
 Register = Callable[[Callable[..., None]], RemovableHandle]
 EngineName = Literal["groups", "ps"]
+SLICE_NUMEL: dict[EngineName, int] = {"groups": 200_000, "ps": DEFAULT_SLICE_NUMEL}
+"""Gloo costs 12 messages a slice and rank, each with its wake-ups, so that its slices are larger;
+the kernel preempts both kinds by the packet all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,14 @@ class Options:
     """What the user chose in `distribute`."""
 
     engine: EngineName
-    slice_numel: int
+    slice_numel: int | None
+    port_buffer: int
     bands: BandTable | None
+
+    @property
+    def agreed_slice_numel(self) -> int:
+        """The user's slice size, else the engine's."""
+        return self.slice_numel or SLICE_NUMEL[self.engine]
 
 
 class ModuleHooks:
@@ -118,7 +128,7 @@ class ModuleHooks:
                 for name, p, layer in zip(self._names, self._parameters, layer_of, strict=True)
             ],
             dist.get_world_size(),
-            self._options.slice_numel,
+            self._options.agreed_slice_numel,
         )
         check_same("slice plan", plan.digest() + self._options.engine.encode())
         table = agree_on_bands(self._options.bands)
@@ -131,9 +141,7 @@ class ModuleHooks:
 
     def _open_engine(self, job: Job) -> Engine:
         if self._options.engine == "ps":
-            from p3.ps import open_parameter_server  # noqa: PLC0415
-
-            return open_parameter_server(job)
+            return ParameterServer(job, port_buffer=self._options.port_buffer)
         return GlooGroups(job)
 
 

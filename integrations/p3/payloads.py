@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from p3.slicing import SlicePlan
+from p3.slicing import Segment, SlicePlan
 
 
 class Payloads:
@@ -41,19 +41,22 @@ class Payloads:
                     self._flags[segment.parameter] = flat[flag : flag + 1]
                     flag += 1
 
-    def fill(self, parameter: int, gradient: torch.Tensor) -> None:
-        """Put this rank's gradient there, divided by the number of ranks: sums become means."""
-        target = self.gradients[parameter]
-        if gradient.device == target.device and gradient.dtype == target.dtype:
-            torch.mul(gradient.reshape(-1), self._scale, out=target)
-        else:
-            target.copy_(gradient.reshape(-1)).mul_(self._scale)
-        self._flags[parameter].fill_(1)
+    def fill(self, segment: Segment, gradient: torch.Tensor | None) -> None:
+        """Put a segment of this rank's gradient there; None where it has no gradient.
 
-    def fill_absent(self, parameter: int) -> None:
-        """This rank has no gradient for the parameter in this iteration."""
-        self.gradients[parameter].zero_()
-        self._flags[parameter].zero_()
+        `gradient` is the parameter's whole one, flattened. It is divided by the number of ranks,
+        so that sums become means.
+        """
+        here = slice(segment.start, segment.start + segment.numel)
+        target = self.gradients[segment.parameter][here]
+        if gradient is None:
+            target.zero_()
+        elif gradient.device == target.device and gradient.dtype == target.dtype:
+            torch.mul(gradient[here], self._scale, out=target)
+        else:
+            target.copy_(gradient[here]).mul_(self._scale)
+        if segment.ends:
+            self._flags[segment.parameter].fill_(gradient is not None)
 
     def is_present(self, parameter: int) -> bool:
         """After the sum: whether any rank had a gradient."""

@@ -17,8 +17,8 @@ from torch.optim import LBFGS, Optimizer
 
 from p3.agreement import NoAgentWarning, check_same
 from p3.engine import Engine, P3Error
-from p3.module_hooks import EngineName, ModuleHooks, Options
-from p3.slicing import DEFAULT_SLICE_NUMEL
+from p3.module_hooks import SLICE_NUMEL, EngineName, ModuleHooks, Options
+from p3.ps import PORT_BUFFER
 from p3_shaper.bands import BandTable
 
 __all__ = ["Distributed", "NoAgentWarning", "P3Error", "distribute", "no_sync", "synchronize"]
@@ -29,7 +29,8 @@ def distribute(
     optimizer: Optimizer,
     *,
     engine: EngineName = "groups",
-    slice_numel: int = DEFAULT_SLICE_NUMEL,
+    slice_numel: int | None = None,
+    port_buffer: int = PORT_BUFFER,
     bands: BandTable | None = None,
 ) -> tuple[nn.Module, Distributed]:
     """Train `model` data-parallel, its most urgent gradient slices first.
@@ -38,12 +39,16 @@ def distribute(
     buffers are sent to all. Returns the same model, with hooks, and an optimizer to use in the
     given one's place: its step() returns at once and each module's forward waits for its own
     parameters. `engine` moves the slices: "groups" (Gloo) or "ps" (P3's parameter server).
-    `slice_numel` is the most elements in a slice. `bands` overrides the agent's band table.
+    `slice_numel` is the most elements in a slice (the engine's own default: 200,000 for "groups",
+    50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
+    "ps" to stay below. `bands` overrides the agent's band table.
 
     Gradients are averaged over ranks, as DistributedDataParallel does. A module's `.grad` stays
     this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
     is not the model's, or the optimizer needs a closure (LBFGS).
     """
+    if engine not in SLICE_NUMEL:
+        raise P3Error(f"engine {engine!r} is unknown: choose one of {', '.join(SLICE_NUMEL)}")
     if not dist.is_initialized():
         raise P3Error(
             "torch.distributed is not initialised: call "
@@ -59,7 +64,7 @@ def distribute(
     check_same("model", repr((shapes, names, type(optimizer))).encode())
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
-    options = Options(engine, slice_numel, bands)
+    options = Options(engine, slice_numel, port_buffer, bands)
     return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
 
 

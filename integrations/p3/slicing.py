@@ -16,8 +16,8 @@ from itertools import pairwise
 DEFAULT_SLICE_NUMEL = 50_000
 """Paper section 5.7 (figure 12): the best of 5k … 1M on all models measured."""
 
-PACK_SHARE = 4
-"""Neighbours share a slice up to a quarter of its size: more would hold the first of them up."""
+PACK_SHARE = 2
+"""Neighbours share a slice up to half its size: more would hold the first of them up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Options:
     nodes: int
     rounds: int
     iterations: int
-    slice_numel: int
+    slice_numel: int | None
     json: Path | None
     logs: Path
 
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--iterations", type=int, default=ITERATIONS, help="in each round")
-    parser.add_argument("--slice-numel", type=int, default=50_000, help="P3's (50000)")
+    parser.add_argument("--slice-numel", type=int, help="P3's (the engine's own)")
     parser.add_argument("--json", type=Path, help="a file for every number")
     parser.add_argument("--logs", type=Path, default=Path("out/bench_emulated"))
     chosen = parser.parse_args(arguments)
@@ -86,7 +86,8 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
         (
             *system.arguments,
             *("--workload", setting.workload, "--iterations", str(options.iterations)),
-            *("--slice-numel", str(options.slice_numel)),
+            *("--port-buffer", str(port_buffer)),
+            *(() if options.slice_numel is None else ("--slice-numel", str(options.slice_numel))),
         ),
     )
     with Cluster(options.nodes, setting.rate, port_buffer) as cluster:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import torch
@@ -50,12 +51,18 @@ def ddp(workload: Workload) -> Trained:
     return Trained(model, optimizer, lambda: None, lambda: None, lambda: 0)
 
 
-def p3_trained(workload: Workload, engine: str, slice_numel: int) -> Trained:
+def p3_trained(
+    workload: Workload, engine: Literal["groups", "ps"], slice_numel: int | None, port_buffer: int
+) -> Trained:
     """P3 with the given engine."""
     import p3  # noqa: PLC0415 - DDP's process carries nothing of ours
 
     model, optimizer = p3.pytorch.distribute(
-        workload.model, workload.optimizer(), engine=engine, slice_numel=slice_numel
+        workload.model,
+        workload.optimizer(),
+        engine=engine,
+        slice_numel=slice_numel,
+        port_buffer=port_buffer,
     )
 
     def payload_bytes() -> int:
@@ -133,7 +140,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=workloads.names(), required=True)
     parser.add_argument("--iterations", type=int, required=True)
     parser.add_argument("--data", type=Path, help="a data set that dataset.save wrote")
-    parser.add_argument("--slice-numel", type=int, default=50_000)
+    parser.add_argument("--slice-numel", type=int)
+    parser.add_argument("--port-buffer", type=int, default=256_000)
     return parser.parse_args()
 
 
@@ -146,7 +154,7 @@ def main() -> None:
     if chosen.system == "ddp":
         trained = ddp(workload)
     else:
-        trained = p3_trained(workload, chosen.engine, chosen.slice_numel)
+        trained = p3_trained(workload, chosen.engine, chosen.slice_numel, chosen.port_buffer)
     finished = train(rank, workload, trained, chosen.iterations)
     tell(msgspec.structs.replace(finished, compute_s=alone_s))
     trained.close()

@@ -118,7 +118,11 @@ class Channel:
 
     async def __aenter__(self) -> Self:
         self._route.register_policy(_TYPES)
-        await self._route.bind(groups=self._groups)
+        try:
+            await self._route.bind(groups=self._groups)
+        except KeyError as error:  # pyroute2's word for every address being taken
+            self._route.close()
+            raise ChannelError(errno.EADDRINUSE, "no netlink address is free") from error
         return self
 
     async def __aexit__(

@@ -85,15 +85,17 @@ async def _run(options: _Options, limit: Limit | None) -> None:
         link = await netlink.link(options.device)
         if limit is None:
             done = await unshape(netlink, link, dry_run=options.dry_run)
-            result = "not limited by p3-shape"
+            result = "would not be" if options.dry_run else "not"
+            result += " limited by p3-shape"
         else:
             shape = shape_in if options.ingress else shape_out
             done = await shape(netlink, link, limit, dry_run=options.dry_run)
-            way = "in" if options.ingress else "out"
-            result = f"{limit.rate} {way}, buffer {size_text(limit.buffer_bytes)}"
+            result = "would be " if options.dry_run else ""
+            result += f"{limit.rate} {'in' if options.ingress else 'out'}"
+            result += f", buffer {size_text(limit.buffer_bytes)}"
     for line in done if options.dry_run else ():
         print(line)
-    print(f"{link.name}: {'would be ' if options.dry_run else ''}{result}")
+    print(f"{link.name}: {result}")
 
 
 def _fail(sentence: str, status: int = _FAILED) -> int:

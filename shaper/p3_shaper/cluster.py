@@ -8,12 +8,14 @@ root and iproute2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Mapping
 
 from p3_shaper.cluster_nodes import DEVICE, ClusterError, Node, NodeGroup, batch, clear_stale
-
-if TYPE_CHECKING:
-    from p3_shaper.rates import Rate
+from p3_shaper.errors import TcError
+from p3_shaper.netlink import open_netlink
+from p3_shaper.rates import Rate
+from p3_shaper.tree import TreeError, link_tree
 
 __all__ = ["Cluster", "ClusterError", "Node", "Pair", "clear_stale"]
 
@@ -30,7 +32,8 @@ class Cluster(NodeGroup):
     switch port holds for its node, in bytes. `switch` is the bridge's namespace, where
     `nodes[i].port` sends to node i.
 
-    Raises ClusterError when a command fails (no root, no iproute2, a kernel without HTB).
+    Raises ClusterError when it cannot be made (no root, no iproute2, a kernel without HTB, a port
+    buffer below the largest packet). With a rate it needs a thread without a running event loop.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class Cluster(NodeGroup):
             ]
         batch("ip", lines, self.switch)
         if self.rate is not None:
-            self._shape(self.rate)
+            try:
+                asyncio.run(self._shape(self.rate))
+            except (TcError, TreeError) as error:
+                raise ClusterError(f"{self.switch}: {error}") from error
 
-    def _shape(self, rate: Rate) -> None:
+    async def _shape(self, rate: Rate) -> None:
         for node in self.nodes:
-            batch("tc", _shape_lines(DEVICE, rate, HOST_QUEUE), node.name)
-            batch("tc", _shape_lines(node.port, rate, self.port_buffer), self.switch)
+            await _shape(node.name, {DEVICE: HOST_QUEUE}, rate)
+        await _shape(self.switch, {node.port: self.port_buffer for node in self.nodes}, rate)
 
 
 class Pair(NodeGroup):
@@ -82,12 +88,9 @@ class Pair(NodeGroup):
         batch("ip", [line], left.name)
 
 
-def _shape_lines(device: str, rate: Rate, buffer_bytes: int) -> list[str]:
-    burst = max(2 * 65536, rate.bits_per_second * 150 // 8_000_000)
-    speed = f"{rate.bits_per_second}bit"
-    return [
-        f"qdisc add dev {device} root handle 7053: htb default 10",
-        f"class add dev {device} parent 7053: classid 7053:10 htb rate {speed} ceil {speed} "
-        f"burst {burst} cburst {burst} quantum 131072",
-        f"qdisc add dev {device} parent 7053:10 bfifo limit {buffer_bytes}",
-    ]
+async def _shape(namespace: str, queues: Mapping[str, int], rate: Rate) -> None:
+    """Shapes devices of one namespace; `queues` gives each one's queue in bytes."""
+    async with open_netlink(namespace) as netlink:
+        for device, queue in queues.items():
+            link = await netlink.link(device)
+            await netlink.ensure(link.index, link_tree(rate, queue, link.limits))

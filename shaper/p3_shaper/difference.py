@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from p3_shaper.encode import decode_class, decode_qdisc
 from p3_shaper.encode_u32 import decode_filter, filter_key
-from p3_shaper.operations import Operation, add, change, messages_of, remove
+from p3_shaper.operations import Operation, change, make, messages_of, remove
 from p3_shaper.parts import Filter, HtbClass, Qdisc
 from p3_shaper.tcmessage import INGRESS_HANDLE, TC_ROOT, Object, TcMessage
 from p3_shaper.tree import MAJORS, REDIRECT_PRIORITY, Tree
+from p3_shaper.u32tables import is_root_table
 
 _OUR_MINORS = 0x20
 _OUR_PRIORITIES = range(1, 0x40)  # tc's own choice counts down from 49152
@@ -88,7 +89,7 @@ class _Parts:
                     parts.qdiscs[message.parent] = message
                 case Object.CLASS:
                     parts.classes[message.handle] = message
-                case Object.FILTER if not message.chain:
+                case Object.FILTER if not message.chain and not is_root_table(message):
                     parts.filters.setdefault(filter_key(message), []).append(message)
         return parts
 
@@ -134,7 +135,7 @@ def _change_classes(want: _Parts, here: _Parts) -> Iterator[Operation]:
     for classid, wanted in want.classes.items():
         there = here.classes.get(classid)
         if there is None:
-            yield add(wanted)
+            yield from make([wanted])
         elif not _same(there, wanted):
             yield change(there, wanted)
 
@@ -145,12 +146,12 @@ def _change_qdiscs(want: _Parts, here: _Parts) -> Iterator[Operation]:
         if there is not None and _same(there, wanted):
             continue
         if there is None:
-            yield add(wanted)
+            yield from make([wanted])
         elif (there.kind, there.handle) == (wanted.kind, wanted.handle):
             yield change(there, wanted)
         else:
             yield remove(there, here.take(there))
-            yield add(wanted)
+            yield from make([wanted])
 
 
 def _change_filters(want: _Parts, here: _Parts, ours: _Ours) -> Iterator[Operation]:
@@ -160,7 +161,7 @@ def _change_filters(want: _Parts, here: _Parts, ours: _Ours) -> Iterator[Operati
             yield remove(there[0], there[1:])
     for key, wanted in want.filters.items():
         if not _same_filters(here.filters.get(key, []), wanted):
-            yield from map(add, wanted)
+            yield from make(wanted)
 
 
 def _same_filters(left: list[TcMessage], right: list[TcMessage]) -> bool:

@@ -43,7 +43,7 @@ async def missing_kinds(names: Iterable[str]) -> frozenset[str]:
     try:
         channel = Channel.to_new()
     except PermissionError:
-        return _missing_in(_kernel_config(), wanted)
+        return missing_in_config(_kernel_config(), wanted)
     async with channel:
         found = [await _has(channel, number << 16, name) for number, name in enumerate(wanted, 1)]
     return frozenset(name for name, has in zip(wanted, found, strict=True) if not has)
@@ -81,7 +81,8 @@ def _kernel_config() -> str | None:
     return installed.read_text() if installed.exists() else None
 
 
-def _missing_in(config: str | None, names: list[str]) -> frozenset[str]:
+def missing_in_config(config: str | None, names: Iterable[str]) -> frozenset[str]:
+    """Those of `names` that a kernel built from `config` lacks; none if that is not known."""
     if config is None:
         return frozenset()
     options = {line.partition("=")[0] for line in config.splitlines() if line[-2:] in ("=y", "=m")}

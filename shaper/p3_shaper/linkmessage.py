@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from p3_shaper.limits import LinkLimits
 from p3_shaper.link import Link
 from p3_shaper.rates import Rate
 from p3_shaper.tcmessage import attribute, attributes
@@ -57,7 +58,7 @@ def link_of(body: bytes, speed: Rate | None) -> Link:
         name=_text(found, _IFLA_IFNAME),
         mac=found.get(_IFLA_ADDRESS, b"").hex(":"),
         mtu=_number(found, _IFLA_MTU),
-        gso_max_size=gso,
+        gso_max_size=gso or LinkLimits().gso_max_size,
         tx_queues=_number(found, _IFLA_NUM_TX_QUEUES) or 1,
         speed=speed,
         is_up=bool(flags & _IFF_UP),

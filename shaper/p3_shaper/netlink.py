@@ -142,8 +142,23 @@ class Netlink:
                 done.append(operation)
         finally:
             if len(done) < len(operations):
-                for operation in reversed(done):
-                    await operation.undo(sender)
+                await self.undo(index, done)
+
+    async def undo(self, index: int, operations: Sequence[Operation]) -> None:
+        """Take back `operations`, the last first, all that can be; TcError if one cannot."""
+        sender = _Interface(self._channel, index)
+        failures: list[TcError] = []
+        for operation in reversed(operations):
+            try:
+                await operation.undo(sender)
+            except TcError as error:
+                failures.append(error)
+        if failures:
+            raise TcError(
+                f"{len(failures)} of {len(operations)} steps could not be taken back: "
+                f"{'; '.join(map(str, failures))}",
+                failures[0].errno,
+            )
 
     async def ensure(self, index: int, wanted: Tree, *, takeover: bool = False) -> list[Operation]:
         """Make interface `index` carry `wanted` (see `plan`), and check that it does.

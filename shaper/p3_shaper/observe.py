@@ -11,6 +11,7 @@ from p3_shaper.parts import Filter, HtbClass, Qdisc
 from p3_shaper.replay import in_order, sayable
 from p3_shaper.tcmessage import INGRESS_HANDLE, TC_INGRESS, Object, TcMessage
 from p3_shaper.tree import Tree
+from p3_shaper.u32tables import is_root_table
 
 
 class Hook(enum.Enum):
@@ -33,7 +34,7 @@ def filter_places(messages: Iterable[TcMessage]) -> tuple[int, ...]:
 def tree_of(messages: Iterable[TcMessage]) -> Tree:
     """The tree of one hook, from all its qdiscs, classes and filters as the kernel lists them."""
     said = in_order(map(sayable, messages))
-    values = [(item, _decode(item)) for item in said]
+    values = [(item, _decode(item)) for item in said if not is_root_table(item)]
     return Tree(
         qdiscs=tuple(value for _, value in values if isinstance(value, Qdisc)),
         classes=tuple(value for _, value in values if isinstance(value, HtbClass)),

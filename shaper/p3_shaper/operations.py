@@ -12,6 +12,7 @@ from p3_shaper.encode_u32 import encode_filter
 from p3_shaper.replay import in_order
 from p3_shaper.tcmessage import Object, Request, TcMessage, Verb
 from p3_shaper.tree import Tree
+from p3_shaper.u32tables import additions
 
 
 class Sender(Protocol):
@@ -42,9 +43,24 @@ class Operation:
             await sender.send(request)
 
 
-def add(message: TcMessage) -> Operation:
-    """Make what `message` tells of."""
-    return Operation(Request(Verb.ADD, message), (deletion(message),))
+def make(messages: Iterable[TcMessage]) -> list[Operation]:
+    """Make what `messages` tell of, parents first.
+
+    A filter's deletion is that of its priority, so that only the first of one has an inverse.
+    """
+    done: set[tuple[int, int, int]] = set()
+    operations = []
+    for request in additions(messages):
+        message = request.message
+        inverse: tuple[Request, ...] = (deletion(message),)
+        if request.verb is Verb.DELETE:
+            inverse = ()
+        elif message.object is Object.FILTER:
+            key = (message.parent, message.info, message.chain)
+            inverse = () if key in done else inverse
+            done.add(key)
+        operations.append(Operation(request, inverse))
+    return operations
 
 
 def change(old: TcMessage, new: TcMessage) -> Operation:
@@ -54,17 +70,16 @@ def change(old: TcMessage, new: TcMessage) -> Operation:
 
 def remove(message: TcMessage, below: Iterable[TcMessage] = ()) -> Operation:
     """Remove what `message` made, and with it what is `below` it, parents first."""
-    again = tuple(Request(Verb.ADD, item) for item in (message, *below))
-    return Operation(deletion(message), again)
+    return Operation(deletion(message), tuple(additions((message, *below))))
 
 
 def put_root(messages: tuple[TcMessage, ...], there: tuple[TcMessage, ...]) -> list[Operation]:
     """Put a tree, its root first, in place of the one that is `there` (empty: the default)."""
-    root, *rest = messages
     if not there:
-        return [add(root), *map(add, rest)]
-    back = (Request(Verb.REPLACE, there[0]), *(Request(Verb.ADD, item) for item in there[1:]))
-    return [Operation(Request(Verb.REPLACE, root), back), *map(add, rest)]
+        return make(messages)
+    root, *rest = messages
+    back = (Request(Verb.REPLACE, there[0]), *additions(there[1:]))
+    return [Operation(Request(Verb.REPLACE, root), back), *make(rest)]
 
 
 def deletion(message: TcMessage) -> Request:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from p3_shaper.difference import difference, needs_new_root
 from p3_shaper.encode_u32 import encode_filter
-from p3_shaper.operations import Operation, add, messages_of, put_root, remove
+from p3_shaper.operations import Operation, make, messages_of, put_root, remove
 from p3_shaper.parts import Qdisc
 from p3_shaper.replay import ReplayError, check
 from p3_shaper.tcmessage import INGRESS_HANDLE, TcMessage, handle_text
@@ -42,11 +42,11 @@ def plan(wanted: Tree, observed: Tree, *, takeover: bool = False) -> list[Operat
     if top is None:
         raise PlanError("the wanted tree has no root; clear() removes what is ours")
     if there is None:
-        return list(map(add, messages_of(wanted)))
+        return make(messages_of(wanted))
     if is_ours(top.major, observed):
         if not needs_new_root(wanted, observed):
             return list(difference(wanted, observed))
-        return [_remove_root(observed), *map(add, messages_of(wanted))]
+        return [_remove_root(observed), *make(messages_of(wanted))]
     if not takeover:
         raise ForeignRootError(there)
     try:

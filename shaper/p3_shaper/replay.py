@@ -1,4 +1,4 @@
-"""How what the kernel told can be told to it again, in which order and with which patches. Pure."""
+"""How what the kernel told can be told to it again: in which order, and what of it. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from p3_shaper.tcmessage import TC_INGRESS, TC_ROOT, Object, TcMessage, patch
+from p3_shaper.tcmessage import TC_INGRESS, TC_ROOT, Object, TcMessage, attributes, rewrite
+from p3_shaper.u32tables import U32, filter_order, is_root_table
 
+_MAJOR = 0xFFFF_0000
 _HTB_INIT = 2
 _HTB_VERSION = 3  # it reports 0x30011, but takes 3 alone
 _HTB_GLOB = struct.Struct("=IIIII")
-_FLAGS_NUMBER = {"u32": 11, "flower": 22, "matchall": 3}
+
+_FLAGS_NUMBER = {U32: 11, "flower": 22, "matchall": 3}
 _FLAGS_SAYABLE = 0b1_0011  # skip_hw, skip_sw, verbose: the others are the kernel's own
-_MAJOR = 0xFFFF_0000
-_U32_NODE = 0x000F_FFFF
-_U32_FIRST_ROOT_TABLE = 0x800
+_U32_COUNTERS = 9
+_ACTIONS_NUMBER = {U32: 7, "flower": 3, "matchall": 2}
+_ACTION_KIND, _ACTION_OPTIONS, _ACTION_STATS = 1, 2, 4
+_ACTION_TIMES = 1  # of mirred, gact and skbedit: when it was last used
+_ACTIONS_WITH_TIMES = (b"mirred\0", b"gact\0", b"skbedit\0")
 
 
 class ReplayError(ValueError):
     """A tree that cannot be put back from what the kernel tells of it; the message says why."""
+
+
+def check(messages: Iterable[TcMessage]) -> None:
+    """Raise ReplayError if one of `messages` cannot be said to the kernel again."""
+    for message in messages:
+        if message.unsayable:
+            raise ReplayError(
+                f"the {message.object.value} {message.kind} here could not be put back: "
+                f"{message.unsayable}; remove it yourself first, and nothing is lost unawares"
+            )
 
 
 def is_implied(message: TcMessage) -> bool:
@@ -30,46 +45,72 @@ def is_implied(message: TcMessage) -> bool:
         case Object.CLASS:
             return message.options is None
         case Object.FILTER:
-            return not message.handle or message.options is None or _is_root_table(message)
-
-
-def _is_root_table(message: TcMessage) -> bool:
-    """u32 makes one hash table for each priority, numbered from 0x800 up; a user's are below."""
-    if message.kind != "u32" or message.handle & _U32_NODE:
-        return False
-    return message.handle >> 20 >= _U32_FIRST_ROOT_TABLE
+            return not message.handle or message.options is None or is_root_table(message)
 
 
 def sayable(message: TcMessage) -> TcMessage:
-    """`message` as the kernel accepts it back: without what it only reports."""
+    """`message` as the kernel accepts it back: without counters, and what it only reports."""
     options, parent = message.options, message.parent
     if options is None:
         return message
     if message.object is Object.CLASS and parent == TC_ROOT:
         parent = message.handle & _MAJOR  # how it reports a class right below its qdisc
     if message.object is Object.QDISC and message.kind == "htb":
-        options = patch(options, _HTB_INIT, _asked_htb)
-    if message.object is Object.FILTER and message.kind in _FLAGS_NUMBER:
-        options = patch(options, _FLAGS_NUMBER[message.kind], _asked_flags)
+        options = rewrite(options, _asked_htb)
+    if message.object is Object.FILTER:
+        options = rewrite(options, _FilterOptions(message.kind))
     return replace(message, options=options, parent=parent)
 
 
-def _asked_htb(value: bytes) -> bytes:
+def _asked_htb(number: int, value: bytes) -> bytes:
     """Version 3, and the counter of unshaped packets at zero."""
+    if number != _HTB_INIT:
+        return value
     _, rate_to_quantum, default, debug, _ = _HTB_GLOB.unpack(value)
     return _HTB_GLOB.pack(_HTB_VERSION, rate_to_quantum, default, debug, 0)
 
 
-def _asked_flags(value: bytes) -> bytes:
-    return struct.pack("=I", struct.unpack("=I", value)[0] & _FLAGS_SAYABLE)
+class _FilterOptions:
+    """Rewrites a classifier's options."""
+
+    def __init__(self, kind: str) -> None:
+        self._flags = _FLAGS_NUMBER.get(kind)
+        self._actions = _ACTIONS_NUMBER.get(kind)
+        self._counters = _U32_COUNTERS if kind == U32 else None
+
+    def __call__(self, number: int, value: bytes) -> bytes | None:
+        if number == self._counters:
+            return None
+        if number == self._flags:
+            return struct.pack("=I", struct.unpack("=I", value)[0] & _FLAGS_SAYABLE)
+        if number == self._actions:
+            return rewrite(value, _asked_action)
+        return value
+
+
+def _asked_action(_: int, action: bytes) -> bytes:
+    """One action of a list, without its counters and times."""
+    has_times = dict(attributes(action)).get(_ACTION_KIND) in _ACTIONS_WITH_TIMES
+
+    def part(number: int, value: bytes) -> bytes | None:
+        if number == _ACTION_STATS:
+            return None
+        if number == _ACTION_OPTIONS and has_times:
+            return rewrite(value, lambda inner, data: None if inner == _ACTION_TIMES else data)
+        return value
+
+    return rewrite(action, part)
 
 
 def in_order(messages: Iterable[TcMessage]) -> tuple[TcMessage, ...]:
-    """What is not implied, parents before children, filters last, u32 tables as they were made."""
-    wanted = [message for message in messages if not is_implied(message)]
-    filters = [message for message in wanted if message.object is Object.FILTER]
-    queues = [message for message in wanted if message.object is not Object.FILTER]
-    return (*_parents_first(queues), *sorted(filters, key=_filter_order))
+    """Parents before children and filters last, without what is implied but for u32's root tables.
+
+    Those stay, since the order of their numbers is the order in which to make the filters.
+    """
+    wanted = [item for item in messages if not is_implied(item) or is_root_table(item)]
+    queues = [item for item in wanted if item.object is not Object.FILTER]
+    filters = [item for item in wanted if item.object is Object.FILTER]
+    return (*_parents_first(queues), *filter_order(filters))
 
 
 def _parents_first(messages: list[TcMessage]) -> Iterator[TcMessage]:
@@ -83,18 +124,3 @@ def _parents_first(messages: list[TcMessage]) -> Iterator[TcMessage]:
         ready += below.pop(message.handle, [])
     for orphans in below.values():
         yield from orphans
-
-
-def _filter_order(message: TcMessage) -> tuple[int, int, int]:
-    """Tables by number, since root tables are counted up, and before the filters in them."""
-    return message.parent, message.handle >> 20, message.handle & _U32_NODE
-
-
-def check(messages: Iterable[TcMessage]) -> None:
-    """Raise ReplayError if one of `messages` cannot be said to the kernel again."""
-    for message in messages:
-        if message.unsayable:
-            raise ReplayError(
-                f"the {message.object.value} {message.kind} here could not be put back: "
-                f"{message.unsayable}; remove it yourself first, and nothing is lost unawares"
-            )

@@ -144,15 +144,18 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def patch(data: bytes, wanted: int, change: Callable[[bytes], bytes]) -> bytes:
-    """`data` with the value of attribute `wanted` changed to one of the same length."""
-    parts, offset = bytearray(data), 0
+def rewrite(data: bytes, change: Callable[[int, bytes], bytes | None]) -> bytes:
+    """`data` with each attribute's value as `change` of its number and value says; None drops it.
+
+    An attribute's flags (nested, byte order) stay.
+    """
+    parts, offset = [], 0
     for number, value in attributes(data):
-        if number == wanted:
-            start = offset + _NLA.size
-            parts[start : start + len(value)] = change(value)
+        changed = change(number, value)
+        if changed is not None:
+            parts.append(attribute(_NLA.unpack_from(data, offset)[1], changed))
         offset += _NLA.size + len(value) + -len(value) % 4
-    return bytes(parts)
+    return b"".join(parts)
 
 
 def handle_text(handle: int) -> str:

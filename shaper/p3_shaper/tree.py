@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from p3_shaper import pieces
 from p3_shaper.bands import BandTable
-from p3_shaper.limits import (
-    MIN_QUEUE,
-    LinkLimits,
-    burst_bytes,
-    burst_ticks,
-    quantum_bytes,
-    queue_bytes,
-)
-from p3_shaper.matches import ack_ipv4, ack_ipv6, dscp_ipv4, dscp_ipv6
-from p3_shaper.parts import (
-    ETH_P_ALL,
-    ETH_P_IP,
-    ETH_P_IPV6,
-    FifoOptions,
-    Filter,
-    HtbClass,
-    HtbOptions,
-    Match,
-    PrioOptions,
-    Qdisc,
-)
+from p3_shaper.limits import MIN_QUEUE, LinkLimits, queue_bytes
+from p3_shaper.parts import ETH_P_ALL, Filter, HtbClass, Match, Qdisc
+from p3_shaper.pieces import FIRST_BAND, INNER, LOWEST_PRIORITY, MARKED, UNMARKED, class_id
 from p3_shaper.rates import Rate
 from p3_shaper.tcmessage import INGRESS_HANDLE, TC_INGRESS, TC_ROOT, TcMessage
 
@@ -58,13 +40,6 @@ REDIRECT_PRIORITY = SHAPE_MAJOR
 
 HTB_BANDS = 7
 PRIO_BANDS = 16
-_INNER = 1
-_FIRST_BAND = 0x10
-_UNMARKED = 0x1F
-_MARKED = 0x02
-_LOWEST_PRIORITY = 7  # HTB clamps larger ones without a word
-_ACK_PRIORITY = 1
-_DSCP_PRIORITY = 0x10
 
 GUARANTEE_SHARE = 0.005
 MIN_GUARANTEE = Rate(500_000)
@@ -147,19 +122,22 @@ def htb_tree(
     unmarked = link.share(table.unmarked_share)
     _check_guarantees([floor] * len(table), unmarked, link)
     major = AGENT_MAJOR
-    bands = tuple(_id(major, _FIRST_BAND + band.index) for band in table.bands)
-    rates = [*((floor, band.index) for band in table.bands), (unmarked, _LOWEST_PRIORITY)]
-    leaves = [*bands, _id(major, _UNMARKED)]
+    bands = tuple(class_id(major, FIRST_BAND + band.index) for band in table.bands)
+    rates = [*((floor, band.index) for band in table.bands), (unmarked, LOWEST_PRIORITY)]
+    leaves = [*bands, class_id(major, UNMARKED)]
     return Tree(
-        qdiscs=(_htb(major, _UNMARKED), *(_leaf(item, queue_bytes(link)) for item in leaves)),
+        qdiscs=(
+            pieces.htb_root(major, UNMARKED),
+            *(pieces.leaf(item, queue_bytes(link)) for item in leaves),
+        ),
         classes=(
-            _inner_class(major, link, limits),
+            pieces.inner_class(major, link, limits),
             *(
-                _htb_class(classid, _id(major, _INNER), (share, link), priority, limits)
+                pieces.leaf_class(classid, class_id(major, INNER), (share, link), priority, limits)
                 for classid, (share, priority) in zip(leaves, rates, strict=True)
             ),
         ),
-        filters=(*_ack_filters(major, bands[0]), *_dscp_filters(major, table, bands)),
+        filters=(*pieces.ack_filters(major, bands[0]), *pieces.dscp_filters(major, table, bands)),
         bands=bands,
         unmarked=leaves[-1],
     )
@@ -175,13 +153,13 @@ def prio_tree(table: BandTable) -> Tree:
             f"{len(table)} bands: prio has {PRIO_BANDS}, one of them for unmarked traffic; "
             f"choose at most {PRIO_BANDS - 1} bands, or the mode htb+prio"
         )
-    qdiscs, classes = _prio(AGENT_MAJOR, TC_ROOT, len(table) + 1, MIN_QUEUE)
+    qdiscs, classes = pieces.prio(AGENT_MAJOR, TC_ROOT, len(table) + 1, MIN_QUEUE)
     bands, unmarked = classes[:-1], classes[-1]
     return Tree(
         qdiscs=qdiscs,
         filters=(
-            *_ack_filters(AGENT_MAJOR, bands[0]),
-            *_dscp_filters(AGENT_MAJOR, table, bands),
+            *pieces.ack_filters(AGENT_MAJOR, bands[0]),
+            *pieces.dscp_filters(AGENT_MAJOR, table, bands),
         ),
         bands=bands,
         unmarked=unmarked,
@@ -199,23 +177,23 @@ def htb_prio_tree(table: BandTable, rate: Rate, limits: LinkLimits) -> Tree:
     marked_rate = Rate.from_bytes_per_second(link.bytes_per_second - unmarked_rate.bytes_per_second)
     _check_guarantees([marked_rate], unmarked_rate, link)
     major = AGENT_MAJOR
-    marked, unmarked, inner = (_id(major, minor) for minor in (_MARKED, _UNMARKED, _INNER))
-    below = _leaf_major(marked)
-    prio, bands = _prio(below, marked, max(2, len(table)), queue_bytes(link))
+    marked, unmarked, inner = (class_id(major, minor) for minor in (MARKED, UNMARKED, INNER))
+    below = pieces.leaf_major(marked)
+    prio, bands = pieces.prio(below, marked, max(2, len(table)), queue_bytes(link))
     bands = bands[: len(table)]
     every = (marked,) * len(table)
     return Tree(
-        qdiscs=(_htb(major, _UNMARKED), *prio, _leaf(unmarked, queue_bytes(link))),
+        qdiscs=(pieces.htb_root(major, UNMARKED), *prio, pieces.leaf(unmarked, queue_bytes(link))),
         classes=(
-            _inner_class(major, link, limits),
-            _htb_class(marked, inner, (marked_rate, link), 0, limits),
-            _htb_class(unmarked, inner, (unmarked_rate, link), _LOWEST_PRIORITY, limits),
+            pieces.inner_class(major, link, limits),
+            pieces.leaf_class(marked, inner, (marked_rate, link), 0, limits),
+            pieces.leaf_class(unmarked, inner, (unmarked_rate, link), LOWEST_PRIORITY, limits),
         ),
         filters=(
-            *_ack_filters(major, marked),
-            *_dscp_filters(major, table, every),
-            *_ack_filters(below, bands[0]),
-            *_dscp_filters(below, table, bands),
+            *pieces.ack_filters(major, marked),
+            *pieces.dscp_filters(major, table, every),
+            *pieces.ack_filters(below, bands[0]),
+            *pieces.dscp_filters(below, table, bands),
         ),
         bands=bands,
         unmarked=unmarked,
@@ -233,10 +211,10 @@ def link_tree(rate: Rate, buffer_bytes: int, limits: LinkLimits) -> Tree:
             f"interface's largest; choose at least {limits.packet}B"
         )
     link = rate.whole_bytes()
-    only = _id(SHAPE_MAJOR, _FIRST_BAND)
+    only = class_id(SHAPE_MAJOR, FIRST_BAND)
     return Tree(
-        qdiscs=(_htb(SHAPE_MAJOR, _FIRST_BAND), _leaf(only, buffer_bytes)),
-        classes=(_htb_class(only, SHAPE_MAJOR << 16, (link, link), 0, limits),),
+        qdiscs=(pieces.htb_root(SHAPE_MAJOR, FIRST_BAND), pieces.leaf(only, buffer_bytes)),
+        classes=(pieces.leaf_class(only, SHAPE_MAJOR << 16, (link, link), 0, limits),),
         unmarked=only,
     )
 
@@ -253,72 +231,6 @@ def ingress_tree(index: int) -> Tree:
 
 def _is_top(qdisc: Qdisc) -> bool:
     return qdisc.parent in (TC_ROOT, TC_INGRESS)
-
-
-def _id(major: int, minor: int) -> int:
-    return major << 16 | minor
-
-
-def _leaf_major(classid: int) -> int:
-    """Majors above the root's, one for each class, so that leaves are recognised as ours too."""
-    return (classid >> 16) + (classid & 0xFFFF)
-
-
-def _htb(major: int, default: int) -> Qdisc:
-    return Qdisc("htb", major << 16, TC_ROOT, HtbOptions(default))
-
-
-def _leaf(classid: int, limit: int) -> Qdisc:
-    return Qdisc("bfifo", _leaf_major(classid) << 16, classid, FifoOptions(limit))
-
-
-def _inner_class(major: int, link: Rate, limits: LinkLimits) -> HtbClass:
-    burst = burst_ticks(link, burst_bytes(link, limits))
-    return HtbClass(_id(major, _INNER), major << 16, link, link, burst, burst)
-
-
-def _htb_class(
-    classid: int, parent: int, rates: tuple[Rate, Rate], priority: int, limits: LinkLimits
-) -> HtbClass:
-    rate, ceil = rates
-    return HtbClass(
-        classid=classid,
-        parent=parent,
-        rate=rate,
-        ceil=ceil,
-        burst=burst_ticks(rate, burst_bytes(rate, limits)),
-        ceil_burst=burst_ticks(ceil, burst_bytes(ceil, limits)),
-        priority=priority,
-        quantum=quantum_bytes(limits),
-    )
-
-
-def _prio(
-    major: int, parent: int, bands: int, limit: int
-) -> tuple[tuple[Qdisc, ...], tuple[int, ...]]:
-    """A prio qdisc with a byte-bounded queue in each band, and its class ids."""
-    options = PrioOptions(bands, (bands - 1,) * 16)
-    classes = tuple(_id(major, minor) for minor in range(1, bands + 1))
-    qdisc = Qdisc("prio", major << 16, parent, options)
-    return (qdisc, *(_leaf(classid, limit) for classid in classes)), classes
-
-
-def _ack_filters(major: int, classid: int) -> tuple[Filter, ...]:
-    """Pure acknowledgements go first: behind a backlogged band they throttle what comes in."""
-    root = major << 16
-    return (
-        Filter(root, _ACK_PRIORITY, ETH_P_IP, ack_ipv4(), classid),
-        Filter(root, _ACK_PRIORITY + 1, ETH_P_IPV6, ack_ipv6(), classid),
-    )
-
-
-def _dscp_filters(major: int, table: BandTable, classes: tuple[int, ...]) -> Iterator[Filter]:
-    """In pairs; a filter priority serves one protocol only."""
-    root = major << 16
-    for band, classid in zip(table.bands, classes, strict=True):
-        priority = _DSCP_PRIORITY + 2 * band.index
-        yield Filter(root, priority, ETH_P_IP, dscp_ipv4(band.dscp), classid)
-        yield Filter(root, priority + 1, ETH_P_IPV6, dscp_ipv6(band.dscp), classid)
 
 
 def _check_guarantees(bands: list[Rate], unmarked: Rate, link: Rate) -> None:

@@ -59,8 +59,8 @@ def test_a_foreign_root(here: Place) -> None:
 def test_a_foreign_root_that_could_not_be_put_back(here: Place) -> None:
     here.tc("qdisc add dev eth0 root handle 1: htb")
     here.tc("class add dev eth0 parent 1: classid 1:1 htb rate 1gbit")
-    rule = ["filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "prio", "1", "bpf", "flowid", "1:1", "bytecode"]
-    assert here.run("tc", *rule, "1,6 0 0 1").returncode == 0
+    rule = "filter add dev eth0 parent 1: protocol ip prio 1 bpf flowid 1:1 bytecode"
+    assert here.run("tc", *rule.split(), "1,6 0 0 1").returncode == 0
     refused(here, *RATE, "--takeover", what="bpf")
 
 

@@ -18,6 +18,7 @@ from p3_shaper.operations import Operation, messages_of
 from p3_shaper.parts import FifoOptions, Filter, HtbClass, HtbOptions, Match, Qdisc
 from p3_shaper.plan import ForeignRootError, PlanError, clear, plan, put_back
 from p3_shaper.rates import Rate, parse_rate
+from p3_shaper.snapshot import Snapshot, SnapshotError
 from p3_shaper.tcmessage import TC_ROOT, Object, Request, TcMessage, Verb
 from p3_shaper.tree import (
     AGENT_MAJOR,
@@ -46,8 +47,10 @@ class Kernel:
     def tree(self) -> Tree:
         """What an observer sees; filters have handles, as the kernel numbers them."""
         numbered = [
-            replace(item, handle=item.handle or number) if item.object is Object.FILTER else item
-            for number, item in enumerate(self.messages, 0x80000800)
+            replace(item, handle=0x8000_0000 | (item.handle & 0xFFF or number))
+            if item.object is Object.FILTER
+            else item
+            for number, item in enumerate(self.messages, 0x800)
         ]
         return tree_of(numbered)
 
@@ -239,6 +242,39 @@ def test_what_was_there_can_be_put_back(ours: Tree, foreign: Tree) -> None:
     apply(kernel, put_back(before.messages, kernel.tree(), AGENT_MAJOR))
     assert kernel.tree() == before
     assert put_back(before.messages, kernel.tree(), AGENT_MAJOR) == []
+
+
+@NO_DEADLINE
+@given(HTB, FOREIGN, st.data())
+def test_a_restore_stopped_half_way_can_be_taken_back(
+    ours: Tree, foreign: Tree, data: st.DataObject
+) -> None:
+    kernel = Kernel(ours)
+    operations = put_back(Kernel(foreign).tree().messages, kernel.tree(), AGENT_MAJOR)
+    done = operations[: data.draw(st.integers(0, len(operations)))]
+    apply(kernel, done)
+    undo(kernel, done)
+    assert kernel.tree() == ours
+
+
+@NO_DEADLINE
+@given(st.one_of(AGENT_TREES, FOREIGN))
+def test_a_snapshot_reads_back_from_its_bytes(tree: Tree) -> None:
+    snapshot = Snapshot(3, "eth0", "02:00:00:00:00:01", Kernel(tree).tree().messages)
+    assert Snapshot.from_bytes(snapshot.to_bytes()) == snapshot
+
+
+@NO_DEADLINE
+@given(st.one_of(st.binary(max_size=100), st.recursive(st.integers(), st.lists).map(repr)))
+def test_what_is_no_snapshot_is_refused(data: bytes | str) -> None:
+    with pytest.raises(SnapshotError, match="not a snapshot"):
+        Snapshot.from_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    data = Snapshot(3, "eth0", "", version=2).to_bytes()
+    with pytest.raises(SnapshotError, match="version 2, and only 1 is known here"):
+        Snapshot.from_bytes(data)
 
 
 @pytest.mark.parametrize(("rate", "changes"), [("200mbit", 0), ("300mbit", 9)])

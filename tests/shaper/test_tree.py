@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p3_shaper.bands import BandTable, default_table
+from p3_shaper.describe import describe_tree
 from p3_shaper.limits import (
     MAX_BURST,
     LinkLimits,
@@ -202,3 +203,14 @@ def test_a_link_s_default_queue_is_50_milliseconds_within_bounds() -> None:
     assert link_queue_bytes(parse_rate("1gbit")) == 6_250_000
     assert link_queue_bytes(parse_rate("1mbit")) == 256 << 10
     assert link_queue_bytes(parse_rate("100gbit")) == 32 << 20
+
+
+def test_a_tree_is_described_in_tc_s_words() -> None:
+    lines = list(describe_tree(link_tree(RATE, 256_000, LIMITS)))
+    assert lines == [
+        "qdisc htb 7053: root default 0x10",
+        "qdisc bfifo 7063: parent 7053:10 limit 256000b",
+        "class 7053:10 parent 7053: htb rate 200mbit ceil 200mbit burst 131072b cburst 131072b "
+        "prio 0 quantum 65536",
+    ]
+    assert len(list(describe_tree(htb_prio_tree(SIXTEEN, RATE, LIMITS)))) == 19 + 3 + 68

@@ -34,7 +34,7 @@ from p3_shaper.tcmessage import (
     attributes,
     handle_text,
     parse,
-    patch,
+    rewrite,
 )
 from p3_shaper.tree import htb_tree
 
@@ -127,10 +127,12 @@ def test_other_u32_filters_stay_bytes() -> None:
     assert decode_filter(TcMessage(Object.FILTER, 1, 1, "u32", message.options, 1, 5)) is None
 
 
-def test_patching_changes_one_attribute_in_its_place() -> None:
-    data = attribute(1, b"abc") + attribute(2, b"12345678") + attribute(3, b"z")
-    assert patch(data, 2, lambda value: value[::-1]) == (
-        attribute(1, b"abc") + attribute(2, b"87654321") + attribute(3, b"z")
+def test_rewriting_changes_and_drops_attributes_and_keeps_their_flags() -> None:
+    nested = 0x8000
+    data = attribute(1 | nested, b"abc") + attribute(2, b"12345678") + attribute(3, b"z")
+    changes = {1: b"abcde", 2: None, 3: b"z"}
+    assert rewrite(data, lambda number, _: changes[number]) == (
+        attribute(1 | nested, b"abcde") + attribute(3, b"z")
     )
 
 

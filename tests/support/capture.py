@@ -28,23 +28,29 @@ class Packet(msgspec.Struct, frozen=True):
 
 
 class Capture:
-    """A running capture; it ends by itself when it has seen all connections closed."""
+    """A running capture."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def packets(self, timeout: float = 20) -> list[Packet]:
-        """All packets, in order, once both sides of every connection have sent their FIN."""
+        """All packets, in order. Ends a capture that does not end by itself."""
         output, _ = self._process.communicate(timeout=timeout)
         assert self._process.returncode == 0
         return [msgspec.json.decode(line, type=Packet) for line in output.splitlines()]
 
 
 @contextmanager
-def capture(node: Node, connections: int) -> Iterator[Capture]:
-    """Captures TCP on the node's device until `connections` connections are closed."""
+def capture(node: Node, connections: int = 0) -> Iterator[Capture]:
+    """Captures TCP on the node's device.
+
+    With `connections` it ends by itself, when both sides of that many have sent their FIN, and
+    misses nothing before. Otherwise it ends when its packets are asked for, and the very last ones
+    may be missing.
+    """
     command = [sys.executable, __file__, node.device, str(connections)]
-    with node.popen(command, stdout=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with node.popen(command, stdin=pipe, stdout=pipe) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -59,7 +65,7 @@ def main(device: str, connections: int) -> None:
     from scapy.layers.inet import IP, TCP  # noqa: PLC0415
     from scapy.layers.inet6 import IPv6  # noqa: PLC0415
     from scapy.packet import Packet as Frame  # noqa: PLC0415
-    from scapy.sendrecv import sniff  # noqa: PLC0415
+    from scapy.sendrecv import AsyncSniffer  # noqa: PLC0415
 
     conf.bufsize = 8 << 20  # the default loses large segments
     packets: list[Packet] = []
@@ -82,12 +88,19 @@ def main(device: str, connections: int) -> None:
 
     def all_closed(_frame: Frame) -> bool:
         ended = {(p.source, p.source_port, p.target_port) for p in packets if "F" in p.flags}
-        return len(ended) == 2 * connections
+        return 0 < 2 * connections == len(ended)
 
     def ready() -> None:
         print("ready", flush=True)
 
-    sniff(iface=device, store=False, prn=note, stop_filter=all_closed, started_callback=ready)
+    sniffer = AsyncSniffer(
+        iface=device, store=False, prn=note, stop_filter=all_closed, started_callback=ready
+    )
+    sniffer.start()
+    if connections == 0:
+        sys.stdin.read()
+        sniffer.stop(join=False)
+    sniffer.join()
     encoder = msgspec.json.Encoder()
     for packet in packets:
         print(encoder.encode(packet).decode())

@@ -99,10 +99,17 @@ def _await_process(pid: int, seconds: float) -> None:
 
 def _namespaces() -> Iterator[tuple[Resource, str]]:
     for name in cluster_names.every_namespace():
-        cluster = cluster_names.cluster_of(name)
-        # Another process of this machine may be making and removing clusters of its own.
-        if cluster is None or cluster.owner.pid == os.getpid() or not cluster.owner.is_alive():
+        if not _is_of_another(name):
             yield Resource("network namespace", name), name
+
+
+def _is_of_another(namespace: str) -> bool:
+    """Whether the name carries the id of another process that runs: this machine may be shared."""
+    cluster = cluster_names.cluster_of(namespace)
+    if cluster is not None:
+        return cluster.owner.pid != os.getpid() and cluster.owner.is_alive()
+    pid = next((int(part) for part in namespace.split("-") if part.isdigit()), os.getpid())
+    return pid != os.getpid() and cluster_names.process_start(pid) is not None
 
 
 def _children() -> Iterator[tuple[Resource, str]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections import Counter
+from contextlib import ExitStack
 
 import pytest
-from support import marked_peer
+from support import marked_peer, marked_rank
 from support.capture import Packet, capture
 
 from p3_shaper.bands import default_table
-from p3_shaper.cluster import Pair
+from p3_shaper.cluster import Node, Pair
 
+RANK = [sys.executable, "-W", "error", marked_rank.__file__]
 PEER = [sys.executable, marked_peer.__file__]
 BANDS = default_table().bands
 
@@ -36,6 +40,44 @@ def test_every_packet_of_a_band_carries_its_mark(pair: Pair, version: int) -> No
             assert {packet.version for packet in flow} == {version}
             assert {packet.tos for packet in flow} == {band.tos}
             assert_complete(flow)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("engine", ["groups", "ps"])
+def test_engine_marks_every_byte_of_every_band(pair: Pair, engine: str, version: int) -> None:
+    first = pair.nodes[0]
+    master = first.address if version == 4 else first.address6
+    with capture(first) as captured, ExitStack() as exits:
+        ranks = [
+            exits.enter_context(
+                node.popen([*RANK, engine], stdout=subprocess.PIPE, env=environment(node, master))
+            )
+            for node in pair.nodes
+        ]
+        outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0]
+        packets = captured.packets()
+    sent = Counter[int]()
+    for packet in packets:
+        if packet.source in (first.address, first.address6):
+            sent[packet.tos] += packet.payload
+    unmarked = sent.pop(0)
+    assert set(sent) == {band.tos for band in BANDS}
+    assert {packet.version for packet in packets} == {version}
+    assert sum(sent.values()) >= int(outputs[0]) >= marked_rank.GRADIENT_BYTES
+    assert unmarked < marked_rank.GRADIENT_BYTES
+
+
+def environment(node: Node, master: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "RANK": str(node.index),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": master,
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "1",
+        "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock",
+    }
 
 
 def assert_complete(flow: list[Packet]) -> None:
