@@ -74,6 +74,7 @@ class GlooGroups:
         self._under_way = 0  # issued to Gloo, not done
         self._done = 0
         self._bytes = 0
+        self._failure = ""  # Gloo's words on the first collective that failed
         self._error: P3Error | None = None
         self._gone: tuple[int, str] | None = None
         self._queues = [BandQueue(order) for order in band_orders(job)]
@@ -84,7 +85,9 @@ class GlooGroups:
             group, opened = _open_group(job, device, band, timeout_s)
             self._groups.append(group)
             sockets += opened
-        self._watch = HangupWatch(sockets, _ranks_by_address(sockets), self._hangup)
+        self._watch = HangupWatch(
+            sockets, _ranks_by_address(sockets), self._hangup, self._unexplained
+        )
 
     def submit(self, index: int, iteration: int) -> None:
         """Hand over slice `index`; Gloo gets it when it is its turn in its band."""
@@ -129,20 +132,24 @@ class GlooGroups:
 
     def _when_done(self, index: int) -> Callable[[Gradient], None]:
         def done(future: Gradient) -> None:
-            failure: RuntimeError | None = None
+            failure = ""
             try:
                 future.value()
             except RuntimeError as error:
-                failure = error
+                failure = str(error)
             with self._changed:
                 self._under_way -= 1
-                self._waiting -= failure is None
-                self._done += failure is None
+                if failure:
+                    self._failure = failure
+                else:
+                    self._waiting -= 1
+                    self._done += 1
                 self._changed.notify_all()
-            if failure is None:
+            if failure:
+                # Gloo may notice a dead rank first, and names none.
+                self._watch.doubt()
+            else:
                 self._job.on_done(index)
-            elif self._gone is None:
-                self._fail(P3Error(f"rank {self._job.rank}: Gloo could not sum a slice: {failure}"))
 
         return done
 
@@ -152,12 +159,16 @@ class GlooGroups:
             if self._gone is None:
                 self._gone = (rank, host)
             done = -1
-            while self._waiting and done != self._done and self._error is None:
+            while self._waiting and done != self._done and not self._failure:
                 done = self._done
                 self._changed.wait(GRACE_SECONDS)
             if not self._waiting:
                 return
         self._lost(rank, host)
+
+    def _unexplained(self) -> None:
+        """A collective failed and every rank is still there."""
+        self._fail(P3Error(f"rank {self._job.rank}: Gloo could not sum a slice: {self._failure}"))
 
     def _lost(self, rank: int, host: str) -> None:
         self._fail(

@@ -80,10 +80,15 @@ class Flow:
         async with self._progress:
             await self._progress.wait_for(lambda: self.received >= goal)
 
-    def retransmitted(self) -> int:
-        """Segments sent again so far (tcpi_total_retrans)."""
-        info = self.sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        return int(struct.unpack_from("=I", info, 100)[0])
+    def lost(self) -> int:
+        """Segments sent again, but for those that turned out to have arrived before.
+
+        tcpi_total_retrans less tcpi_dsack_dups: a probe after a pause is no loss.
+        """
+        info = self.sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
+        (sent_again,) = struct.unpack_from("=I", info, 100)
+        (arrived_twice,) = struct.unpack_from("=I", info, 216)
+        return int(sent_again - arrived_twice)
 
     async def _send(self) -> None:
         loop = asyncio.get_running_loop()
@@ -187,7 +192,7 @@ def test_acknowledgements_of_what_comes_in_take_the_top_band(
     asyncio.run(work())
 
 
-def test_a_change_of_rate_under_load_loses_nothing(pair: Pair) -> None:
+def test_a_change_of_rates_under_load_loses_nothing(pair: Pair) -> None:
     """Classes are changed in place; a new root would lose all that waits."""
     node, peer = pair.nodes
 
@@ -198,13 +203,15 @@ def test_a_change_of_rate_under_load_loses_nothing(pair: Pair) -> None:
             Flow.between(node, peer, socket.AF_INET, TABLE.bands[3].tos) as second,
         ):
             await first.arrived(2 * MEGABYTE)
-            for text in ("100mbit", "400mbit", "50mbit", "200mbit"):
-                limits = (await netlink.link("eth0")).limits
-                await netlink.ensure(index, htb_tree(TABLE, parse_rate(text), limits))
+            limits = (await netlink.link("eth0")).limits
+            for rate, floor in (("150mbit", "2mbit"), ("300mbit", "5mbit"), ("200mbit", "1mbit")):
+                guarantee = parse_rate(floor)
+                tree = htb_tree(TABLE, parse_rate(rate), limits, guarantee=guarantee)
+                assert len(await netlink.ensure(index, tree)) == len(tree.classes)
                 await first.arrived(2 * MEGABYTE)
             counters = await netlink.statistics(index)
             assert {item.drops for item in counters.values()} == {0}
-            assert first.retransmitted() == 0
-            assert second.retransmitted() == 0
+            assert first.lost() <= 0
+            assert second.lost() <= 0
 
     asyncio.run(work())

@@ -15,12 +15,12 @@ from torch import nn
 import p3
 from p3_shaper.bands import default_table
 
-WIDTH = 128
+WIDTH = 64
 ITERATIONS = 4
 LAYERS = len(default_table())
-GRADIENT_BYTES = ITERATIONS * LAYERS * WIDTH * WIDTH * 4 // 2
-"""What each rank sends at least: with two ranks, half of every gradient leaves as a push or a
-part of a ring, the other half comes back as a sum."""
+GRADIENT_BYTES = ITERATIONS * LAYERS * (WIDTH + 1) * WIDTH * 4
+"""What each of two ranks sends, whether in rings or as worker and server: half of every gradient,
+and half of every sum."""
 
 
 def main(engine: str) -> None:
@@ -31,7 +31,9 @@ def main(engine: str) -> None:
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no agent runs here
-        model, distributed = p3.pytorch.distribute(model, optimizer, engine=engine)
+        model, distributed = p3.pytorch.distribute(
+            model, optimizer, engine=engine, slice_numel=WIDTH * WIDTH // 2
+        )
         for _ in range(ITERATIONS):
             distributed.zero_grad()
             model(torch.randn(4, WIDTH)).square().mean().backward()

@@ -13,7 +13,7 @@ from support import marked_peer, marked_rank
 from support.capture import Packet, capture
 
 from p3_shaper.bands import default_table
-from p3_shaper.cluster import Node, Pair
+from p3_shaper.cluster import Pair
 
 RANK = [sys.executable, "-W", "error", marked_rank.__file__]
 PEER = [sys.executable, marked_peer.__file__]
@@ -44,40 +44,50 @@ def test_every_packet_of_a_band_carries_its_mark(pair: Pair, version: int) -> No
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("engine", ["groups", "ps"])
-def test_engine_marks_every_byte_of_every_band(pair: Pair, engine: str, version: int) -> None:
+def test_an_engine_marks_all_it_sends(pair: Pair, engine: str, version: int) -> None:
     first = pair.nodes[0]
-    master = first.address if version == 4 else first.address6
-    with capture(first) as captured, ExitStack() as exits:
-        ranks = [
-            exits.enter_context(
-                node.popen([*RANK, engine], stdout=subprocess.PIPE, env=environment(node, master))
-            )
-            for node in pair.nodes
-        ]
-        outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0]
+    if version == 6:  # Gloo prefers IPv4 where a device has both
+        for node in pair.nodes:
+            node.run(["ip", "-4", "address", "flush", "dev", node.device])
+    source = first.address if version == 4 else first.address6
+    with capture(first) as captured:
+        payload_sent = train(pair, engine, source)
         packets = captured.packets()
+    assert {packet.version for packet in packets} == {version}
     sent = Counter[int]()
     for packet in packets:
-        if packet.source in (first.address, first.address6):
+        if packet.source == source:
             sent[packet.tos] += packet.payload
     unmarked = sent.pop(0)
     assert set(sent) == {band.tos for band in BANDS}
-    assert {packet.version for packet in packets} == {version}
-    assert sum(sent.values()) >= int(outputs[0]) >= marked_rank.GRADIENT_BYTES
-    assert unmarked < marked_rank.GRADIENT_BYTES
+    assert sent.total() >= payload_sent >= marked_rank.GRADIENT_BYTES
+    # What remains is torch's own: its store, and the group in which the ranks agree on a plan.
+    assert unmarked < marked_rank.GRADIENT_BYTES / 4
 
 
-def environment(node: Node, master: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "RANK": str(node.index),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": master,
-        "MASTER_PORT": "29500",
-        "OMP_NUM_THREADS": "1",
-        "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock",
-    }
+def train(pair: Pair, engine: str, master: str) -> int:
+    """Trains with a rank on each node; returns the payload bytes that rank 0 says it sent."""
+    pipe = subprocess.PIPE
+    with ExitStack() as exits:
+        ranks = []
+        for node in pair.nodes:
+            env = {
+                **os.environ,
+                "RANK": str(node.index),
+                "WORLD_SIZE": str(len(pair.nodes)),
+                "MASTER_ADDR": master,
+                "MASTER_PORT": "29500",
+                "GLOO_SOCKET_IFNAME": node.device,
+                "OMP_NUM_THREADS": "1",
+                "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock",
+            }
+            rank = node.popen([*RANK, engine], stdout=pipe, stderr=pipe, env=env)
+            exits.enter_context(rank)
+            exits.callback(rank.kill)
+            ranks.append(rank)
+        told = [rank.communicate(timeout=90) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], told
+    return int(told[0][0])
 
 
 def assert_complete(flow: list[Packet]) -> None:

@@ -1,0 +1,31 @@
+"""One rank that trains until it hears of an error; prints a line an iteration, then the error."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from scenarios import OPTIMIZERS, batches, distribute, network, train
+
+from p3.engine import P3Error
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = network()
+    engine = "ps" if sys.argv[1] == "ps" else "groups"
+    model, optimizer = distribute(model, OPTIMIZERS["sgd"](model), engine)
+    data = batches(dist.get_rank(), steps=1)
+    try:
+        while True:
+            train(model, optimizer, data)
+            print("trained", flush=True)
+    except P3Error as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    optimizer.close()
+
+
+if __name__ == "__main__":
+    main()
