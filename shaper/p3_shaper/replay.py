@@ -19,8 +19,10 @@ _FLAGS_SAYABLE = 0b1_0011  # skip_hw, skip_sw, verbose: the others are the kerne
 _U32_COUNTERS = 9
 _ACTIONS_NUMBER = {U32: 7, "flower": 3, "matchall": 2}
 _ACTION_KIND, _ACTION_OPTIONS, _ACTION_STATS = 1, 2, 4
-_ACTION_TIMES = 1  # of mirred, gact and skbedit: when it was last used
-_ACTIONS_WITH_TIMES = (b"mirred\0", b"gact\0", b"skbedit\0")
+_PLAIN_ACTIONS = (b"mirred\0", b"gact\0", b"skbedit\0")
+"""Actions whose options are one structure that begins with struct tc_gen, and when last used."""
+_ACTION_TIMES, _ACTION_PARMS = 1, 2
+_USERS = slice(12, 20)  # tc_gen's refcnt and bindcnt
 
 
 class ReplayError(ValueError):
@@ -89,17 +91,24 @@ class _FilterOptions:
 
 
 def _asked_action(_: int, action: bytes) -> bytes:
-    """One action of a list, without its counters and times."""
-    has_times = dict(attributes(action)).get(_ACTION_KIND) in _ACTIONS_WITH_TIMES
+    """One action of a list, without counters and times."""
+    is_plain = dict(attributes(action)).get(_ACTION_KIND) in _PLAIN_ACTIONS
 
     def part(number: int, value: bytes) -> bytes | None:
         if number == _ACTION_STATS:
             return None
-        if number == _ACTION_OPTIONS and has_times:
-            return rewrite(value, lambda inner, data: None if inner == _ACTION_TIMES else data)
-        return value
+        return rewrite(value, _asked_parms) if number == _ACTION_OPTIONS and is_plain else value
 
     return rewrite(action, part)
+
+
+def _asked_parms(number: int, value: bytes) -> bytes | None:
+    """Who uses an action changes by itself: one that is gone is counted until nobody reads it."""
+    if number == _ACTION_TIMES:
+        return None
+    if number == _ACTION_PARMS:
+        return value[: _USERS.start] + bytes(_USERS.stop - _USERS.start) + value[_USERS.stop :]
+    return value
 
 
 def in_order(messages: Iterable[TcMessage]) -> tuple[TcMessage, ...]:

@@ -87,7 +87,7 @@ def shown(node: Node) -> str:
     listing = [node.run(["tc", "-d", *kind, "show", "dev", "eth0"]).stdout for kind in kinds]
     listing.append(node.run(["tc", "filter", "show", "dev", "eth0", "parent", "1:10"]).stdout)
     lines = sorted("\n".join(listing).splitlines())
-    return re.sub(r"direct_packets_stat \d+", "", "\n".join(lines))
+    return re.sub(r"direct_packets_stat \d+|ref \d+ bind \d+", "", "\n".join(lines))
 
 
 @asynccontextmanager
