@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -21,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{NATIVE_THREADS}: the test starts thread pools of a native library (torch's), which stay",
     )
     leaks.adopt_orphans()
+    # Ends the run, as Ctrl-C does; by itself a cluster would make it end but the test at hand.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

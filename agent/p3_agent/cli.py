@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -20,10 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = parsed.command
     try:
-        return command(parsed)
+        status = command(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (*SENTENCES, ControlError) as error:
         print(f"p3-agent: {error}", file=sys.stderr)
         return 1
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nothing was heard from the kernel).
     """
 
-    device: Annotated[str, msgspec.Meta(min_length=1, max_length=15)] | None = None
+    device: str | None = None
     rate: str | None = None
     bands: int | None = None
     mode: AskedMode | None = None
@@ -90,7 +90,7 @@ def settings(options: Options) -> Settings:
     if options.device is None:
         raise AgentError("no interface named: give --dev, or `device` in the config file")
     return Settings(
-        device=options.device,
+        device=_device(options.device),
         rate=None if options.rate is None else rate_of(options.rate),
         guarantee=None if options.guarantee is None else rate_of(options.guarantee),
         table=_table(options),
@@ -101,6 +101,13 @@ def settings(options: Options) -> Settings:
         group=options.group or DEFAULT_GROUP,
         reconcile_s=options.reconcile_s or DEFAULT_RECONCILE_S,
     )
+
+
+def _device(name: str) -> str:
+    """A name that the kernel could know (IFNAMSIZ in linux/if.h)."""
+    if not name.isprintable() or not 0 < len(name.encode()) <= 15:
+        raise AgentError(f"{name!r} is no interface's name: name one that `ip link` shows")
+    return name
 
 
 def rate_of(text: str) -> Rate:

@@ -48,8 +48,9 @@ class Daemon:
                 tasks = [group.create_task(item) for item in work]
                 ready()
                 await stop.wait()
-                for task in tasks:
-                    task.cancel()
+                async with self._keeper.quiet():  # no change is cut off in its middle
+                    for task in tasks:
+                        task.cancel()
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
 

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from p3_agent.errors import AgentError
 from p3_agent.messages import ClassStatus, Drift
@@ -49,15 +50,14 @@ class Keeper:
 
         Raises AgentError, TcError, PlanError or ReplayError.
         """
-        index = self.site.link.index
-        observed = await self._netlink.observe(index)
+        observed = await self._netlink.observe(self.site.link.index)
         saved_now = await self._original.keep(observed, takeover=self._takeover)
         try:
             return await self._apply(self.site, takeover=self._takeover)
         except Exception:
-            # What was done is undone. An original that is older than this start is still needed.
-            if saved_now and await self._netlink.observe(index) == observed:
-                self._original.forget()
+            # An original that is older than this start belongs to the tree that is there again.
+            if saved_now:
+                await self._original.put_back(takeover=self._takeover)
             raise
 
     async def mend(self) -> tuple[str, ...]:
@@ -110,6 +110,12 @@ class Keeper:
                 return
             steps = await self._original.put_back(takeover=self._takeover)
             log.info("%s: put back what was there: %s", name, _short(steps))
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """While this is held, no change is under way and none begins."""
+        async with self._turn:
+            yield
 
     def fail(self, error: Exception) -> None:
         """Note that a repair did not work."""

@@ -68,7 +68,8 @@ class Original:
             snapshot = Snapshot.from_bytes(saved.snapshot)
             if not is_others(observed) or _is_part(snapshot, saved, observed):
                 log.info("%s: taking up where an agent that was killed left off", self._link.name)
-                self._save(snapshot)
+                if saved.restoring:
+                    self._save(snapshot)
                 return False
         if is_ours(observed):
             self._save(Snapshot(self._link.index, self._link.name, self._link.mac))
@@ -99,7 +100,7 @@ class Original:
             steps.append(remove(root, below))
             await self._netlink.apply(self._link.index, steps)
         if snapshot.messages:
-            self._save(snapshot, restoring=True)
+            self._note_restoring(snapshot)
         steps += await self._netlink.restore(self._link.index, snapshot)
         self.forget()
         return tuple(step.describe() for step in steps)
@@ -112,6 +113,13 @@ class Original:
         self._store.save(
             self._identity, Saved(self._link.name, snapshot.to_bytes(), restoring=restoring)
         )
+
+    def _note_restoring(self, snapshot: Snapshot) -> None:
+        """A note for whoever finishes this if it is cut short; without it we go on all the same."""
+        try:
+            self._save(snapshot, restoring=True)
+        except AgentError as error:
+            log.warning("%s", error)
 
     async def _clear(self, observed: Tree, *, takeover: bool) -> tuple[str, ...]:
         """Without an original: an agent's tree goes for the kernel's default, if that is wanted."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from p3_agent.messages import ClassStatus, Status
+from p3_shaper.rates import Rate
 
 _HEADER = ("band", "DSCP", "class", "guaranteed", "sent", "packets", "drops", "backlog", "waiting")
 
@@ -23,7 +24,7 @@ def as_text(status: Status) -> str:
 
 
 def _lines(status: Status) -> Iterator[str]:
-    rate = "" if status.rate is None else f" at {bits(status.rate)}"
+    rate = "" if status.rate is None else f" at {Rate(status.rate)}"
     yield f"{status.device}: {status.mode}{rate} ({status.reason}), agent pid {status.pid}"
     yield f"state: {status.state}"
     yield ""
@@ -42,11 +43,11 @@ def _row(entry: ClassStatus) -> tuple[str, ...]:
         "other" if entry.band is None else str(entry.band),
         "-" if entry.dscp is None else str(entry.dscp),
         entry.classid,
-        "-" if entry.guarantee is None else bits(entry.guarantee),
-        amount(entry.bytes),
+        "-" if entry.guarantee is None else str(Rate(entry.guarantee)),
+        _amount(entry.bytes),
         str(entry.packets),
         str(entry.drops),
-        amount(entry.backlog_bytes),
+        _amount(entry.backlog_bytes),
         str(entry.backlog_packets),
     )
 
@@ -57,19 +58,13 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
-def bits(rate: int) -> str:
-    """A rate in the largest unit that leaves it whole: 1500000 is "1500kbit"."""
-    for unit, factor in (("gbit", 10**9), ("mbit", 10**6), ("kbit", 10**3)):
-        if rate >= factor and rate % factor == 0:
-            return f"{rate // factor}{unit}"
-    return f"{rate}bit"
-
-
-def amount(count: int) -> str:
-    """Bytes in decimal units, three digits: 1234567 is "1.23 MB"."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
+def _amount(count: int) -> str:
+    """Bytes in decimal units: 1234567 is "1.2 MB"."""
+    if count < 1000:
+        return f"{count} B"
+    size = count / 1000
+    for unit in ("kB", "MB", "GB"):
         if size < 1000:
-            return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"
+            return f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:.4g} TB"
+    return f"{size:.1f} TB"

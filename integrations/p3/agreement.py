@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import torch.distributed as dist
 
 from p3.engine import PlanMismatchError
+from p3.forward_order import ForwardOrder
 from p3_agent import client
 from p3_shaper.bands import BandTable, default_table
 
@@ -16,13 +16,11 @@ class NoAgentWarning(UserWarning):
     """No p3-agent runs on this node: slices leave in order, but the kernel does not keep it."""
 
 
-def agree_on_order(layer_of: Sequence[int]) -> tuple[int, ...]:
-    """Rank 0's forward order, for all ranks: they may watch different paths through a model."""
-    box: list[object] = [tuple(layer_of)]
+def agree_on_order(order: ForwardOrder) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Rank 0's layers and their starts, for all: ranks may watch different paths."""
+    box: list[tuple[tuple[int, ...], tuple[float, ...]]] = [(order.layer_of, order.starts)]
     dist.broadcast_object_list(box, src=0)
-    order = box[0]
-    assert isinstance(order, tuple)
-    return order
+    return box[0]
 
 
 def agree_on_bands(chosen: BandTable | None) -> BandTable:

@@ -49,8 +49,8 @@ class Owner(Protocol):
         """Nothing can be read any more. Not called for an end after BYE or ERROR."""
         ...
 
-    def on_concluded(self, channel: Channel) -> None:
-        """All is sent that `conclude` asked for, or cannot be sent any more."""
+    def on_progress(self) -> None:
+        """A channel is `concluded` or `closed` now."""
         ...
 
 
@@ -61,7 +61,7 @@ class Channel:
         self.peer = link.peer
         self.band = link.band.index
         self.address = link.address
-        self.concluded = False
+        self.concluded = False  # nothing more is to be sent
         self._sock = link.sock
         self._connection = link.connection
         self._loop = loop
@@ -85,6 +85,11 @@ class Channel:
     def head(self) -> Message | None:
         """The most urgent message that has not begun."""
         return self._heap[0] if self._heap else None
+
+    @property
+    def closed(self) -> bool:
+        """Nothing comes and nothing can be sent any more."""
+        return not self._open
 
     def pop(self) -> Message:
         """Take `head` out, to send it elsewhere."""
@@ -125,7 +130,8 @@ class Channel:
         if self._current is not None:
             _drop(self._current)
             self._current = None
-        self._conclude()
+        self.concluded = True
+        self._owner.on_progress()
 
     def place(self, view: memoryview) -> None:
         """Receive the payload that has just started into `view`."""
@@ -195,7 +201,8 @@ class Channel:
         elif self._said_last:
             with suppress(OSError):  # the peer may have closed first
                 self._sock.shutdown(socket.SHUT_WR)
-            self._conclude()
+            self.concluded = True
+            self._owner.on_progress()
         return True
 
     def _end(self, reason: str) -> None:
@@ -206,11 +213,6 @@ class Channel:
             if not self._muted:
                 self._owner.on_broken(self, RemoteError(error.code, f"{reason} without a BYE"))
         self.close()
-
-    def _conclude(self) -> None:
-        if not self.concluded:
-            self.concluded = True
-            self._owner.on_concluded(self)
 
     def _block(self, blocked: bool) -> None:
         if blocked != self._blocked:

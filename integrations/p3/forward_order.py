@@ -7,6 +7,7 @@ nearest enclosing module that is called waits for these.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,10 +18,12 @@ from torch import nn
 class ForwardOrder:
     """`layer_of[i]` is parameter i's place in forward order, its earliest user counting.
 
-    `waits[module]` names the parameters that the module's forward must wait for.
+    `starts[l]` is when layer l began, in seconds from the pass's begin. `waits[module]` names the
+    parameters that the module's forward must wait for.
     """
 
     layer_of: tuple[int, ...]
+    starts: tuple[float, ...]
     waits: dict[nn.Module, tuple[int, ...]]
 
 
@@ -39,11 +42,11 @@ class ForwardWatch:
             for module in model.modules()
         }
         self._parameters = len(number)
-        self._called: dict[nn.Module, None] = {}
+        self._called: dict[nn.Module, float] = {}
 
     def called(self, module: nn.Module) -> None:
         """`module`'s forward begins; only its first call in the pass counts."""
-        self._called.setdefault(module)
+        self._called.setdefault(module, time.perf_counter())
 
     def owned(self, module: nn.Module) -> tuple[int, ...]:
         """The parameters that `module` itself holds."""
@@ -62,7 +65,11 @@ class ForwardWatch:
             rank[first_use[parameter]] if parameter in first_use else len(places)
             for parameter in range(self._parameters)
         )
-        return ForwardOrder(layer_of, waits)
+        times = list(self._called.values())
+        starts = [times[place] - times[0] for place in places]
+        if any(layer == len(places) for layer in layer_of):
+            starts.append(times[-1] - times[0] if times else 0.0)
+        return ForwardOrder(layer_of, tuple(starts), waits)
 
     def _waits(self) -> dict[nn.Module, tuple[int, ...]]:
         waits: dict[nn.Module, dict[int, None]] = {}

@@ -35,6 +35,9 @@ ERROR_TYPES: Mapping[ErrorCode, type[P3Error]] = {
 }
 """What an ERROR frame is for the training side; P3Error for all other codes."""
 
+LINGER_S = 1.0
+"""How long a rank that gives up at the start stays, to tell those that connect later."""
+
 _NOT_OURS = frozenset({ErrorCode.PROTOCOL, ErrorCode.PEER_LOST})
 """What a port scanner, or anyone who is no rank, causes before HELLO."""
 
@@ -85,10 +88,10 @@ def join(
         meeting.connect_lower(endpoints, window)
         meeting.greet_all(listeners)
     except P3Error as error:
-        meeting.give_up(error)
+        meeting.give_up(error, listeners)
         raise
     finally:
-        close_all(listeners)
+        close_all([*listeners, *(link.sock for link in meeting.greeting)])
         meeting.selector.close()
     return list(meeting.done.values())
 
@@ -131,18 +134,24 @@ class _Meeting:
                 elif isinstance(key.fileobj, socket.socket):
                     self._accept(key.fileobj, key.data)
 
-    def give_up(self, error: P3Error) -> None:
-        """Tell whoever is connected, as far as that is possible at once."""
+    def give_up(self, error: P3Error, listeners: Sequence[socket.socket]) -> None:
+        """Tell every rank why, also those that are yet to connect: they cannot know otherwise."""
         code = next(
-            (c for c, kind in ERROR_TYPES.items() if type(error) is kind), ErrorCode.PROTOCOL
+            (code for code, kind in ERROR_TYPES.items() if type(error) is kind), ErrorCode.PROTOCOL
         )
         for link in (*self.greeting, *self.done.values()):
-            with contextlib.suppress(OSError):
-                link.sock.send(link.connection.error(code, str(error)))
-                # With bytes unread, close() would reset the connection and lose what was sent.
-                link.sock.shutdown(socket.SHUT_WR)
-                link.sock.recv(1 << 16)
-            link.sock.close()
+            _tell(link.sock, link.connection, code, str(error))
+        missing = (self.world_size - 1) * len(self.bands) - len(self.greeting) - len(self.done)
+        deadline = time.monotonic() + LINGER_S
+        with selectors.DefaultSelector() as selector:
+            for band, listener in zip(self.bands, listeners, strict=True):
+                selector.register(listener, selectors.EVENT_READ, band)
+            while missing > 0 and (ready := selector.select(deadline - time.monotonic())):
+                for key, _ in ready:
+                    with contextlib.suppress(OSError):
+                        sock, _ = accept(listeners[key.data.index], key.data.dscp)
+                        _tell(sock, self.identity.connection(key.data), code, str(error))
+                        missing -= 1
 
     def _accept(self, listener: socket.socket, band: Band) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
@@ -229,6 +238,15 @@ class _Meeting:
             f"rank {self.identity.rank} still waits for ranks {away}: they did not connect in "
             "time; see their logs, and whether a firewall stands between"
         )
+
+
+def _tell(sock: socket.socket, connection: Connection, code: ErrorCode, text: str) -> None:
+    """Send an ERROR, as far as that is possible at once, and close."""
+    with sock, contextlib.suppress(OSError):
+        sock.send(connection.error(code, text))
+        sock.shutdown(socket.SHUT_WR)
+        # With bytes unread, closing would reset the connection before the ERROR is through.
+        sock.recv(1 << 16)
 
 
 def _lost(link: Link, reason: str) -> str:

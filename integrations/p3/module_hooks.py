@@ -120,7 +120,7 @@ class ModuleHooks:
     def _agree(self) -> Exchange:
         """Agree with all ranks on order, slices and bands, and open the engine."""
         order = self._watch.order()
-        layer_of = agree_on_order(order.layer_of)
+        layer_of, starts = agree_on_order(order)
         self._waits = order.waits
         plan = make_plan(
             [
@@ -134,7 +134,7 @@ class ModuleHooks:
         table = agree_on_bands(self._options.bands)
         payloads = Payloads(plan, {str(p.dtype): p.dtype for p in self._parameters})
         updater = Updater(self._optimizer, self._parameters, payloads.gradients)
-        schedule = make_schedule(plan.layer_bytes(), len(table))
+        schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
         self.exchange = Exchange(agreed, payloads, updater, self._open_engine)
         return self.exchange

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+_Floats = npt.NDArray[np.float64]
+_ORDER_WEIGHT = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -54,31 +57,38 @@ class Schedule:
         return bisect_right(self.cuts, layer)
 
 
-def make_schedule(layer_bytes: Sequence[int], bands: int) -> Schedule:
+def make_schedule(
+    layer_bytes: Sequence[int], bands: int, starts: Sequence[float] | None = None
+) -> Schedule:
     """Cut layers (bytes each, in forward order) into at most `bands` runs.
 
     A later layer's gradient appears first, so inside a band its bytes stand before those of
-    every earlier layer. The cuts make the sum of (bytes x earlier layers they delay) least.
-    ValueError when `bands` is below 1.
+    every earlier layer, though they are needed later: by the time between the two layers'
+    `starts` in a forward pass (any unit; evenly spaced if None). The cuts make the sum of
+    (bytes x how much later than the run's first layer they are needed) least. Layers needed at
+    nearly one time, such as the last, large and quick ones of VGG, so share a band: a band more
+    would only starve some of them. ValueError when `bands` is below 1.
     """
     if bands < 1:
         raise ValueError(f"{bands} bands: there is at least 1")
     layers = len(layer_bytes)
     if layers == 0:
         return Schedule(0, ())
-    return Schedule(layers, _best_cuts(np.asarray(layer_bytes, dtype=np.float64), bands))
+    needed = np.asarray(range(layers) if starts is None else starts, dtype=np.float64)
+    # Where times say nothing, forward order does.
+    needed = needed + np.arange(layers) * (np.ptp(needed) or 1.0) * _ORDER_WEIGHT / layers
+    return Schedule(layers, _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, bands))
 
 
-def _best_cuts(sizes: npt.NDArray[np.float64], bands: int) -> tuple[int, ...]:
+def _best_cuts(sizes: _Floats, needed: _Floats, bands: int) -> tuple[int, ...]:
     layers = len(sizes)
-    number = np.arange(layers, dtype=np.float64)
     total = np.concatenate(([0.0], np.cumsum(sizes)))
-    moment = np.concatenate(([0.0], np.cumsum(sizes * number)))
+    moment = np.concatenate(([0.0], np.cumsum(sizes * needed)))
 
-    def delays(end: int) -> npt.NDArray[np.float64]:
+    def delays(end: int) -> _Floats:
         """Delay inside a run [start, end), for every start below `end`."""
-        waiting: npt.NDArray[np.float64] = moment[end] - moment[:end]
-        waiting -= number[:end] * (total[end] - total[:end])
+        waiting: _Floats = moment[end] - moment[:end]
+        waiting -= needed[:end] * (total[end] - total[:end])
         return waiting
 
     best = np.array([np.inf if end else 0.0 for end in range(layers + 1)])

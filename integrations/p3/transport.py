@@ -122,7 +122,7 @@ class Transport:
         self._loop.after(seconds, self._loop.stop)
         for channel in self._all():
             channel.conclude()
-        self._stop_if_concluded()
+        self._stop_if_ended()
 
     def close(self) -> None:
         """Close all sockets."""
@@ -165,18 +165,19 @@ class Transport:
         lost = PeerLostError(f"{self.name_of(channel.peer)} is lost: {error}; see its log")
         self._loop.after(GRACE_S, lambda: self.fail(lost, ErrorCode.PEER_LOST))
 
-    def on_concluded(self, channel: Channel) -> None:
+    def on_progress(self) -> None:
         """See `channel.Owner`."""
-        if self._ending and self.failure is None and channel.concluded:
-            self._stop_if_concluded()
+        self._stop_if_ended()
 
     def _leave(self, peer: int) -> None:
         for channel in self._channels[peer]:
             channel.close()
         self._user.left(peer)
 
-    def _stop_if_concluded(self) -> None:
-        if all(channel.concluded for channel in self._all()):
+    def _stop_if_ended(self) -> None:
+        """After a failure, closing too early would reset connections with our ERROR on them."""
+        failed = self.failure is not None
+        if self._ending and all(c.closed if failed else c.concluded for c in self._all()):
             self._loop.stop()
 
     def _all(self) -> Iterable[Channel]:

@@ -57,16 +57,21 @@ class Place:
             env=self.environment,
         )
 
-    def tc(self, arguments: str) -> str:
-        """A tc command that must succeed."""
-        done = self.run("tc", *arguments.split())
+    def tc(self, *commands: str) -> str:
+        """What tc says to commands that must all succeed."""
+        done = subprocess.run(
+            ["tc", "-netns", self.name, "-details", "-batch", "-"],
+            input="\n".join(commands),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def shown(self) -> str:
         """Everything that tc shows of eth0, without the one counter among it."""
-        kinds = ("qdisc", "class", "filter")
-        text = "".join(self.tc(f"-d {kind} show dev eth0") for kind in kinds)
+        text = self.tc(*(f"{kind} show dev eth0" for kind in ("qdisc", "class", "filter")))
         return re.sub(r"direct_packets_stat \d+ ", "", text)
 
     @property
@@ -166,7 +171,15 @@ def place() -> Iterator[Place]:
             made.make_link()
             yield made
         finally:
-            subprocess.run(["ip", "netns", "del", name], check=True)
+            _delete(name)
+
+
+def _delete(name: str) -> None:
+    """Remove a namespace. The unlink fails now and then while another `ip netns` is at work."""
+    for _ in range(5):
+        if subprocess.run(["ip", "netns", "del", name], check=False).returncode == 0:
+            return
+    raise AssertionError(f"the namespace {name} cannot be removed")
 
 
 SEND = """
@@ -196,6 +209,5 @@ FOREIGN = (
 
 def add_foreign(here: Place) -> str:
     """Put another program's tree on eth0; what tc shows then."""
-    for command in FOREIGN:
-        here.tc(command)
+    here.tc(*FOREIGN)
     return here.shown()

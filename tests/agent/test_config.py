@@ -69,7 +69,6 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("bands = '7'", "Expected `int"),
         ("mode = 'fifo'", "mode"),
         ("reconcile_s = 0", "reconcile_s"),
-        ("device = 'sixteen-letters-'", "device"),
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, what: str) -> None:
@@ -88,6 +87,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ("options", "what"),
     [
         (Options(), "--dev"),
+        (Options(device=""), "ip link"),
+        (Options(device="sixteen-letters-"), "ip link"),
+        (Options(device="eth\udcff"), "ip link"),
         (Options(device="eth0", rate="100"), "no unit"),
         (Options(device="eth0", rate="100mbps"), "mbit"),
         (Options(device="eth0", bands=0), "choose"),

@@ -3,7 +3,6 @@
 import signal
 
 import msgspec
-import pytest
 from agent.running import AGENT, FOREIGN, Place, add_foreign
 
 from p3_agent.state import Saved
@@ -60,8 +59,7 @@ def test_a_restore_that_was_cut_short_is_finished(here: Place) -> None:
     before = add_foreign(here)
     crash(here, "--takeover")
     here.tc("qdisc del dev eth0 root")
-    for command in FOREIGN[:2]:
-        here.tc(command)
+    here.tc(*FOREIGN[:2])
     partial = here.shown()
     refused = here.agent("restore")
     assert refused.returncode == 1
@@ -110,12 +108,13 @@ def test_restore_refuses_while_an_agent_runs(here: Place) -> None:
         assert here.run(AGENT, "status").returncode == 0
 
 
-@pytest.mark.parametrize("content", [b"", b'{"device":"eth0","snapshot":"e30="}'])
-def test_a_damaged_original_stops_everything(here: Place, content: bytes) -> None:
+def test_a_damaged_original_stops_everything(here: Place) -> None:
     crash(here)
     shown = here.shown()
-    next(here.state.glob("*.json")).write_bytes(content)
-    for command in (("run", *RATE), ("restore",)):
+    path = next(here.state.glob("*.json"))
+    damages = (b"", b'{"device":"eth0","snapshot":"e30="}')
+    for command, content in zip((("run", *RATE), ("restore",)), damages, strict=True):
+        path.write_bytes(content)
         done = here.agent(*command)
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == 1

@@ -57,10 +57,11 @@ def test_a_foreign_root(here: Place) -> None:
 
 
 def test_a_foreign_root_that_could_not_be_put_back(here: Place) -> None:
-    here.tc("qdisc add dev eth0 root handle 1: htb")
-    here.tc("class add dev eth0 parent 1: classid 1:1 htb rate 1gbit")
-    rule = "filter add dev eth0 parent 1: protocol ip prio 1 bpf flowid 1:1 bytecode"
-    assert here.run("tc", *rule.split(), "1,6 0 0 1").returncode == 0
+    here.tc(
+        "qdisc add dev eth0 root handle 1: htb",
+        "class add dev eth0 parent 1: classid 1:1 htb rate 1gbit",
+        "filter add dev eth0 parent 1: protocol ip bpf flowid 1:1 bytecode '1,6 0 0 1'",
+    )
     refused(here, *RATE, "--takeover", what="bpf")
 
 
@@ -98,6 +99,12 @@ def test_usage_errors(arguments: tuple[str, ...]) -> None:
     done = subprocess.run([AGENT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "usage: p3-agent" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{AGENT} --help | true; {AGENT} plan --dev lo --rate 1gbit | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
 
 
 def test_no_device_named() -> None:

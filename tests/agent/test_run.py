@@ -3,6 +3,8 @@
 import json
 import signal
 import subprocess
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 from agent.running import AGENT, Place, add_foreign, send
@@ -113,6 +115,25 @@ def test_a_new_rate_changes_classes_in_place(here: Place) -> None:
             client.set_rate("100", here.socket)
         assert client.reconcile(here.socket) == ()
         assert agent.process.poll() is None
+
+
+def test_a_stop_amid_changes_puts_back_what_was_there(here: Place) -> None:
+    before = add_foreign(here)
+    with here.running(*RATE, "--takeover") as agent:
+
+        def change() -> None:
+            with suppress(client.ControlError):
+                while client.set_rate("100mbit", here.socket) is not None:
+                    client.set_rate("200mbit", here.socket)
+
+        threads = [Thread(target=change) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert client.reconcile(here.socket) == ()
+        assert agent.stop() == 0
+        for thread in threads:
+            thread.join()
+    assert here.shown() == before
 
 
 def test_mode_prio_runs_where_the_kernel_has_it(here: Place) -> None:

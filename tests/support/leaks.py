@@ -149,6 +149,8 @@ def _threads(native_threads: bool) -> Iterator[tuple[Resource, str]]:
 
 def _descriptors() -> Iterator[tuple[Resource, str]]:
     for entry in Path("/proc/self/fd").iterdir():
+        if int(entry.name) <= 2:
+            continue  # pytest puts its own in their place, and takes them away when interrupted
         with suppress(FileNotFoundError):  # the one that lists this folder
             text = f"{entry.name} -> {entry.readlink()}"
             yield Resource("file descriptor", text), text

@@ -1,0 +1,324 @@
+"""Engines of several ranks in one process, on loopback."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from queue import Queue
+
+import pytest
+import torch
+
+from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
+from p3.ps import ParameterServer
+from p3.rendezvous import Endpoint
+from p3.schedule import make_schedule
+from p3.slicing import Parameter, SlicePlan, make_plan
+from p3.sockets import Address
+from p3_shaper.bands import default_table
+
+WORLD = 4
+LAYERS = 9
+WAIT_S = 30
+"""Far beyond what any event takes: a hang fails, a busy machine does not."""
+
+Outcome = int | P3Error
+
+
+class Meeting:
+    """Exchanges objects between the ranks' threads; `alter` changes what a rank says."""
+
+    def __init__(self, world: int) -> None:
+        self._barrier = threading.Barrier(world, timeout=WAIT_S)
+        self._said: list[object] = [None] * world
+        self.alter: Callable[[int, object], object] = lambda _, said: said
+
+    def exchange_of(self, rank: int) -> Callable[[object], list[object]]:
+        def exchange(mine: object) -> list[object]:
+            self._said[rank] = mine
+            self._barrier.wait()
+            heard = [self.alter(rank, said) for said in self._said]
+            self._barrier.wait()
+            return heard
+
+        return exchange
+
+
+class Rank:
+    """A job, its payloads, and what its engine reports."""
+
+    def __init__(self, rank: int, plan: SlicePlan, dtype: torch.dtype = torch.float32) -> None:
+        self.outcomes: Queue[Outcome] = Queue()
+        self.payloads = [torch.zeros(piece.payload_numel, dtype=dtype) for piece in plan.slices]
+        self.job = Job(
+            name="test",
+            rank=rank,
+            plan=plan,
+            schedule=make_schedule(plan.layer_bytes(), len(default_table())),
+            table=default_table(),
+            payloads=self.payloads,
+            on_done=self.outcomes.put,
+            on_error=self.outcomes.put,
+        )
+        self.engine: ParameterServer | None = None
+
+    def iterate(self, iteration: int) -> None:
+        """Push every slice, last layer first, and wait for all sums."""
+        assert self.engine is not None
+        for piece in reversed(self.job.plan.slices):
+            self.engine.advance(self.job.schedule.backward_position(iteration, piece.layer))
+            self.engine.submit(piece.index, iteration)
+        done = {self.outcomes.get(timeout=WAIT_S) for _ in self.payloads}
+        assert done == {piece.index for piece in self.job.plan.slices}
+
+    def error(self) -> P3Error:
+        """The error that the engine reports; slices may be done before it."""
+        while not isinstance(outcome := self.outcomes.get(timeout=WAIT_S), P3Error):
+            pass
+        return outcome
+
+
+def plan_of(world: int = WORLD, numel: int = 60_000, dtype: str = "torch.float32") -> SlicePlan:
+    parameters = [Parameter(f"p{i}", numel + i, dtype, 4, i) for i in range(LAYERS)]
+    return make_plan(parameters, world)
+
+
+def open_all(
+    ranks: Sequence[Rank], meeting: Meeting | None = None, **options: object
+) -> list[ParameterServer | P3Error]:
+    """Open every rank's engine at once; an engine or the error, by rank."""
+    meeting = meeting or Meeting(len(ranks))
+
+    def start(rank: Rank) -> ParameterServer | P3Error:
+        try:
+            rank.engine = ParameterServer(
+                rank.job,
+                exchange=meeting.exchange_of(rank.job.rank),
+                **{"host": "127.0.0.1", **options},  # type: ignore[arg-type]
+            )
+        except P3Error as error:
+            return error
+        return rank.engine
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(start, ranks))
+
+
+@contextmanager
+def running(ranks: Sequence[Rank], **options: object) -> Iterator[list[ParameterServer]]:
+    opened = open_all(ranks, **options)  # type: ignore[arg-type]
+    engines = [engine for engine in opened if isinstance(engine, ParameterServer)]
+    try:
+        assert len(engines) == len(ranks), opened
+        yield engines
+    finally:
+        close_all(engines)
+
+
+def close_all(engines: Sequence[ParameterServer]) -> None:
+    with ThreadPoolExecutor(len(engines)) as pool:
+        list(pool.map(ParameterServer.close, engines))
+
+
+def at_once(ranks: Sequence[Rank], iteration: int) -> None:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        list(pool.map(lambda rank: rank.iterate(iteration), ranks))
+
+
+def fill(ranks: Sequence[Rank], seed: int) -> list[torch.Tensor]:
+    """Random contributions; the sums in rank order."""
+    generator = torch.Generator().manual_seed(seed)
+    for rank in ranks:
+        for payload in rank.payloads:
+            payload.copy_(torch.randn(payload.numel(), generator=generator))
+    sums = [payload.clone() for payload in ranks[0].payloads]
+    for rank in ranks[1:]:
+        for total, addend in zip(sums, rank.payloads, strict=True):
+            total.add_(addend)
+    return sums
+
+
+@pytest.mark.native_threads
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("port_buffer", [0, 256_000])
+def test_every_rank_gets_the_same_sums_bit_for_bit(host: str, port_buffer: int) -> None:
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    with running(ranks, host=host, port_buffer=port_buffer) as engines:
+        for iteration in range(3):
+            sums = fill(ranks, iteration)
+            at_once(ranks, iteration)
+            for rank in ranks:
+                assert all(map(torch.equal, rank.payloads, sums))
+        totals = [engine.statistics() for engine in engines]
+    assert {total.slices_done for total in totals} == {3 * len(ranks[0].payloads)}
+    size = sum(piece.payload_bytes for piece in ranks[0].job.plan.slices)
+    assert sum(total.payload_bytes_sent for total in totals) == 3 * 2 * (WORLD - 1) * size
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_small_worlds(world: int) -> None:
+    ranks = [Rank(rank, plan_of(world, numel=50)) for rank in range(world)]
+    with running(ranks):
+        sums = fill(ranks, 0)
+        at_once(ranks, 0)
+        assert all(map(torch.equal, ranks[-1].payloads, sums))
+
+
+def test_slow_ranks_get_what_they_are_owed_after_the_others_have_closed() -> None:
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    with running(ranks) as engines, ThreadPoolExecutor(WORLD) as pool:
+
+        def work(rank: Rank) -> None:
+            rank.iterate(0)
+            engines[rank.job.rank].close()
+
+        list(pool.map(work, ranks))
+    assert all(rank.outcomes.empty() for rank in ranks)
+
+
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_a_rank_with_other_slices_is_refused_everywhere(odd: int) -> None:
+    other = plan_of(numel=60_001)
+    ranks = [Rank(rank, other if rank == odd else plan_of()) for rank in range(WORLD)]
+    errors = open_all(ranks)
+    assert [type(error) for error in errors] == [PlanMismatchError] * WORLD
+    assert all(re.search(rf"rank {odd}\b", str(error)) for error in errors)
+
+
+def test_a_rank_with_other_settings_is_refused_everywhere() -> None:
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    ranks[1].job = replace(ranks[1].job, table=default_table(6), schedule=ranks[1].job.schedule)
+    ranks[1].job = replace(
+        ranks[1].job, schedule=make_schedule(ranks[1].job.plan.layer_bytes(), bands=6)
+    )
+    meeting = Meeting(WORLD)
+
+    def same_number_of_ports(_: int, said: object) -> object:
+        if isinstance(said, Endpoint) and len(said.ports) == 6:
+            return replace(said, ports=(*said.ports, said.ports[0]))
+        return said
+
+    meeting.alter = same_number_of_ports
+    errors = open_all(ranks, meeting)
+    assert all(isinstance(error, P3Error) for error in errors)
+    assert any("settings" in str(error) for error in errors)
+
+
+def test_a_rank_with_a_wrong_token_is_refused_everywhere() -> None:
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    meeting = Meeting(WORLD)
+
+    def wrong_for_two(rank: int, said: object) -> object:
+        wrong = rank == 2 and isinstance(said, Endpoint)
+        return replace(said, token=b"x" * 16) if wrong else said  # type: ignore[type-var]
+
+    meeting.alter = wrong_for_two
+    errors = open_all(ranks, meeting)
+    assert all("of another job" in str(error) for error in errors), errors
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    ranks = [Rank(rank, plan_of(3)) for rank in range(3)]
+    meeting = Meeting(3)
+    nowhere = socket.create_server(("127.0.0.1", 0))
+    with nowhere, ThreadPoolExecutor(1) as pool:
+        ports = (nowhere.getsockname()[1],) * ranks[0].job.schedule.bands
+
+        def absent() -> None:
+            exchange = meeting.exchange_of(2)
+            exchange(Endpoint("127.0.0.1", ports, b"t" * 16))
+
+        away = pool.submit(absent)
+        errors = open_all(ranks[:2], meeting, connect_timeout=0.5)
+        away.result()
+    assert all(isinstance(error, PeerLostError) for error in errors)
+    assert all("[2]" in str(error) for error in errors)
+
+
+def test_strangers_at_the_port_are_ignored() -> None:
+    ranks = [Rank(rank, plan_of(2)) for rank in range(2)]
+    meeting = Meeting(2)
+    strangers: list[socket.socket] = []
+
+    def knock(rank: int, said: object) -> object:
+        if rank == 1 and isinstance(said, Endpoint) and not strangers:
+            for text in (b"GET / HTTP/1.1\r\n\r\n" + bytes(24), b"\x16\x03\x01", b""):
+                strangers.append(socket.create_connection((said.host, said.ports[0])))
+                strangers[-1].sendall(text)
+            strangers.pop().close()
+        return said
+
+    meeting.alter = knock
+    opened = open_all(ranks, meeting)
+    engines = [engine for engine in opened if isinstance(engine, ParameterServer)]
+    try:
+        assert len(engines) == 2, opened
+        at_once(ranks, 0)
+    finally:
+        close_all(engines)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_port_in_use_is_an_error_on_every_rank() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ranks = [Rank(rank, plan_of(2)) for rank in range(2)]
+        errors = open_all(ranks, port=taken.getsockname()[1])
+    assert all(isinstance(error, P3Error) for error in errors)
+    assert all("choose a free port" in str(error) for error in errors)
+
+
+def test_a_rank_that_leaves_while_it_is_needed_is_lost_on_every_other() -> None:
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    with running(ranks) as engines:
+        for rank in ranks[:3]:
+            for piece in rank.job.plan.slices:
+                engines[rank.job.rank].submit(piece.index, 0)
+        engines[3].close()
+        for rank in ranks[:3]:
+            error = rank.error()
+            assert isinstance(error, PeerLostError)
+            assert "rank 3 at 127.0.0.1" in str(error)
+
+
+def test_an_error_reaches_ranks_that_cannot_see_its_cause() -> None:
+    """Rank 1 contributes to a slice twice; only the slice's server can know."""
+    ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
+    index = next(piece.index for piece in ranks[0].job.plan.slices if piece.server == 2)
+    with running(ranks) as engines:
+        engines[1].submit(index, 0)
+        engines[1].submit(index, 0)
+        for rank in ranks:
+            assert f"rank 1 contributes to slice {index} twice" in str(rank.error())
+            assert rank.outcomes.empty()
+        engines[0].submit(index, 0)
+
+
+def test_payloads_of_a_wrong_iteration_are_refused() -> None:
+    ranks = [Rank(rank, plan_of(2)) for rank in range(2)]
+    index = next(piece.index for piece in ranks[0].job.plan.slices if piece.server == 0)
+    with running(ranks) as engines:
+        engines[0].submit(index, 4)
+        engines[1].submit(index, 5)
+        for rank in ranks:
+            assert "in iteration 5, which is in 4" in str(rank.error())
+
+
+def test_closing_twice_and_use_after_it_are_harmless() -> None:
+    ranks = [Rank(rank, plan_of(2)) for rank in range(2)]
+    with running(ranks) as engines:
+        at_once(ranks, 0)
+    for engine in engines:
+        engine.close()
+        engine.submit(0, 1)
+        engine.advance(7)
+    assert all(rank.outcomes.empty() for rank in ranks)
+
+
+def test_addresses_show_ipv6_in_brackets() -> None:
+    assert str(Address("::1", 80)) == "[::1]:80"

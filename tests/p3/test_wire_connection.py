@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p3.wire import (
+    ByeReceived,
+    Connection,
+    ErrorCode,
+    ErrorReceived,
+    Event,
+    FrameType,
+    Header,
+    Hello,
+    HelloReceived,
+    LocalError,
+    PayloadEnds,
+    PayloadStarts,
+    RemoteError,
+    SliceTable,
+    State,
+)
+
+SIZES = (12, 1, 300)
+SLICES = SliceTable(SIZES, servers=(0, 1, 0), world_size=3)
+ZERO = Hello(b"t" * 16, b"d" * 32, 0, 4, "7 bands")
+ONE = replace(ZERO, rank=1)
+
+
+class End:
+    """One end, with buffers of its own: what arrives in them, and what happened."""
+
+    def __init__(self, hello: Hello, peer: int | None = None) -> None:
+        self.connection = Connection(hello, SLICES, peer)
+        self.events: list[Event] = []
+        self.payloads: list[bytes] = []
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes, chunk: int = 1 << 20) -> None:
+        """Let `data` arrive, `chunk` bytes at a time, as a socket would scatter it."""
+        waiting = memoryview(data)
+        while waiting:
+            left = min(chunk, len(waiting))
+            count = 0
+            for buffer in self.connection.buffers():
+                part = waiting[count : min(left, count + len(buffer))]
+                buffer[: len(part)] = part
+                count += len(part)
+            assert count, "a buffer is never empty"
+            waiting = waiting[count:]
+            for event in self.connection.received(count):
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, PayloadEnds):
+            self.payloads.append(bytes(self._buffer))
+        if isinstance(event, PayloadStarts):
+            self._buffer = bytearray(SIZES[event.index])
+            self.connection.place(memoryview(self._buffer))
+
+
+def open_ends() -> tuple[End, End]:
+    zero, one = End(ZERO), End(ONE, peer=0)
+    one.feed(zero.connection.hello())
+    zero.feed(one.connection.hello())
+    for end in (zero, one):
+        end.events.clear()
+    return zero, one
+
+
+def payload(end: End, kind: FrameType, index: int, iteration: int, fill: int) -> bytes:
+    head = end.connection.payload(kind, index, iteration)
+    return head + bytes([fill]) * SIZES[index]
+
+
+SENT = st.lists(
+    st.tuples(
+        st.sampled_from([(FrameType.PUSH, 0), (FrameType.PUSH, 2), (FrameType.SUM, 1)]),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 255),
+    ),
+    max_size=8,
+)
+
+
+@given(SENT, st.integers(1, 400))
+def test_payloads_arrive_whole_however_they_are_cut(
+    sent: list[tuple[tuple[FrameType, int], int, int]], chunk: int
+) -> None:
+    zero, one = open_ends()
+    stream = b"".join(payload(one, *frame, iteration, fill) for frame, iteration, fill in sent)
+    zero.feed(stream + one.connection.bye(), chunk)
+    want: list[Event] = []
+    for (kind, index), iteration, _ in sent:
+        want += [PayloadStarts(kind, index, iteration), PayloadEnds(kind, index, iteration)]
+    assert zero.events == [*want, ByeReceived()]
+    assert zero.payloads == [bytes([fill]) * SIZES[index] for (_, index), _, fill in sent]
+    zero.connection.eof()
+
+
+def test_hello_tells_each_end_who_the_other_is() -> None:
+    zero, one = End(ZERO), End(ONE, peer=0)
+    one.feed(zero.connection.hello(), chunk=1)
+    zero.feed(one.connection.hello(), chunk=7)
+    assert (zero.connection.peer, one.connection.peer) == (1, 0)
+    assert zero.events == [HelloReceived(ONE)]
+    assert zero.connection.theirs is State.OPEN
+
+
+def test_a_payload_and_the_next_header_may_come_in_one_read() -> None:
+    zero, one = open_ends()
+    zero.feed(one.connection.payload(FrameType.PUSH, 0, 5))
+    first, second = zero.connection.buffers()
+    assert (len(first), len(second)) == (12, 24)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "reason"),
+    [
+        ({"token": b"x" * 16}, ErrorCode.TOKEN, "rank 1 of another job"),
+        ({"digest": b"x" * 32}, ErrorCode.PLAN, "rank 1 cut the model into other slices"),
+        ({"settings": "6 bands"}, ErrorCode.PLAN, r"rank 1 has settings \[6 bands\]"),
+        ({"rank": 3}, ErrorCode.PROTOCOL, "hears a rank 3"),
+        ({"rank": 0}, ErrorCode.PROTOCOL, "hears a rank 0"),
+        ({"band": 3}, ErrorCode.PROTOCOL, "band 3 on a connection for band 4"),
+    ],
+)
+def test_a_peer_that_differs_is_refused(
+    change: dict[str, object], code: ErrorCode, reason: str
+) -> None:
+    zero = End(ZERO)
+    other = Connection(replace(ONE, **change), SLICES)  # type: ignore[arg-type]
+    with pytest.raises(RemoteError, match=reason) as refused:
+        zero.feed(other.hello())
+    assert refused.value.code is code
+    assert zero.connection.theirs is State.FAILED
+
+
+def test_the_wrong_rank_at_an_address_is_refused() -> None:
+    end = End(ONE, peer=0)
+    with pytest.raises(RemoteError, match="rank 2 answers in place of rank 0"):
+        end.feed(replace(ZERO, rank=2).encode())
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (Header(FrameType.PUSH, 3, 0, 12), "PUSH of slice 3: there are 3 slices"),
+        (Header(FrameType.PUSH, 0, 0, 13), "slice 0 has 13 bytes, not 12"),
+        (Header(FrameType.PUSH, 0, 0, 2**63), "bytes, not 12"),
+        (Header(FrameType.SUM, 1, 0, 0), "slice 1 has 0 bytes, not 1"),
+        (Header(FrameType.PUSH, 1, 0, 1), "PUSH of slice 1 from rank 1 to rank 0: its server is"),
+        (Header(FrameType.SUM, 0, 0, 12), "SUM of slice 0 from rank 1 to rank 0: its server is"),
+    ],
+)
+def test_payloads_that_cannot_be_are_refused_before_they_are_read(
+    frame: Header, reason: str
+) -> None:
+    zero, _ = open_ends()
+    with pytest.raises(RemoteError, match=reason):
+        zero.feed(frame.encode())
+    assert zero.connection.theirs is State.FAILED
+
+
+@pytest.mark.parametrize("kind", [FrameType.PUSH, FrameType.SUM, FrameType.BYE])
+def test_nothing_comes_before_hello(kind: FrameType) -> None:
+    with pytest.raises(RemoteError, match=f"{kind.name} while GREETING"):
+        End(ZERO).feed(Header(kind, 0, 0, 0).encode())
+
+
+@pytest.mark.parametrize("last", ["bye", "error"])
+def test_nothing_comes_after_the_last_frame(last: str) -> None:
+    zero, one = open_ends()
+    end: Callable[[], bytes] = one.connection.bye
+    if last == "error":
+        end = lambda: one.connection.error(ErrorCode.INTERNAL, "")  # noqa: E731
+    zero.feed(end())
+    with pytest.raises(RemoteError, match="PUSH while"):
+        zero.feed(Header(FrameType.PUSH, 0, 0, 12).encode())
+
+
+def test_hello_comes_once() -> None:
+    zero, _ = open_ends()
+    with pytest.raises(RemoteError, match="HELLO while OPEN"):
+        zero.feed(ONE.encode())
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_an_error_can_come_at_any_time(greeted: bool) -> None:
+    if greeted:
+        zero, one = open_ends()
+    else:
+        zero, one = End(ZERO), End(ONE)
+    zero.feed(one.connection.error(ErrorCode.PLAN, "slices differ"), chunk=5)
+    assert zero.events == [ErrorReceived(ErrorCode.PLAN, "slices differ")]
+    zero.connection.eof()
+
+
+@pytest.mark.parametrize("count", [1, 23, 24, 30])
+def test_the_end_in_the_middle_of_a_frame_is_noticed(count: int) -> None:
+    zero, one = open_ends()
+    zero.feed(payload(one, FrameType.PUSH, 0, 1, 7)[:count])
+    with pytest.raises(RemoteError, match="in the middle of a frame") as lost:
+        zero.connection.eof()
+    assert lost.value.code is ErrorCode.PEER_LOST
+
+
+def test_the_end_without_a_bye_is_noticed() -> None:
+    zero, _ = open_ends()
+    with pytest.raises(RemoteError, match="without a BYE"):
+        zero.connection.eof()
+
+
+def test_what_we_may_not_send_is_a_local_error() -> None:
+    connection = Connection(ZERO, SLICES)
+    for forbidden in (
+        connection.bye,
+        lambda: connection.payload(FrameType.PUSH, 0, 0),
+        lambda: connection.payload(FrameType.BYE, 0, 0),
+    ):
+        with pytest.raises(LocalError):
+            forbidden()
+    connection.hello()
+    connection.bye()
+    for forbidden in (connection.bye, connection.hello):
+        with pytest.raises(LocalError):
+            forbidden()
+
+
+def test_a_buffer_must_be_placed_and_fit() -> None:
+    zero, one = open_ends()
+    with pytest.raises(LocalError, match="no payload waits"):
+        zero.connection.place(memoryview(bytearray(12)))
+    head = one.connection.payload(FrameType.PUSH, 0, 0)
+    zero.connection.buffers()[0][:] = head
+    zero.connection.received(len(head))
+    with pytest.raises(LocalError, match="waits for its buffer"):
+        zero.connection.buffers()
+    for wrong in (bytearray(11), bytes(12)):
+        with pytest.raises(LocalError, match="cannot be received"):
+            zero.connection.place(memoryview(wrong))
+
+
+@given(st.binary(max_size=200), st.integers(1, 50), st.booleans())
+def test_no_bytes_can_do_more_than_be_refused(data: bytes, chunk: int, greeted: bool) -> None:
+    end = open_ends()[0] if greeted else End(ZERO)
+    try:
+        end.feed(data, chunk)
+        end.connection.eof()
+    except RemoteError:
+        assert end.connection.theirs is State.FAILED
+
+
+@given(st.integers(0, 35), st.integers(1, 255))
+def test_a_flipped_byte_is_refused_or_is_another_valid_frame(place: int, flip: int) -> None:
+    zero, one = open_ends()
+    data = bytearray(payload(one, FrameType.PUSH, 0, 3, 9) + one.connection.bye())
+    data[place] ^= flip
+    try:
+        zero.feed(bytes(data))
+    except RemoteError:
+        assert zero.connection.theirs is State.FAILED
