@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from p3.sockets import address_towards
 
-THREADS_PER_GROUP = 8
+THREADS_PER_GROUP = 4
 """Collectives of a band under way at once: while one waits for a neighbour, others send."""
 
 

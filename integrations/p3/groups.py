@@ -1,8 +1,8 @@
 """The engine `groups`: one Gloo process group a band moves the bytes; P3 orders and marks them.
 
 Gloo's ring all-reduce has one sender a receiver, so shallow switch ports do not notice it. Every
-rank must issue a group's collectives in one order: inside a band that is the order in which
-gradients appear, last layer first, and a slice handed over early waits for its turn.
+rank must issue a group's collectives in one order: the one in which a link would send them that
+always takes the most urgent slice there is. A slice handed over early waits for its turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from p3.adopt import connections_since, socket_inodes
 from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
 from p3.gloo import Device, GlooGroup, abandon, open_gloo
 from p3.hangup import Address, HangupWatch, address_of
+from p3.schedule import service_order
 from p3.sockets import mark, tune
 
 GRACE_SECONDS = 3.0
@@ -53,10 +54,10 @@ class BandQueue:
 
 
 def band_orders(job: Job) -> tuple[tuple[int, ...], ...]:
-    """For every band in use, its slices in the order in which gradients appear: last first."""
+    """For every band in use, its slices in the order in which every rank issues them."""
     orders: list[list[int]] = [[] for _ in range(job.schedule.bands)]
-    for piece in reversed(job.plan.slices):
-        orders[job.schedule.push_band(piece.layer)].append(piece.index)
+    for index in service_order(job.plan, job.schedule):
+        orders[job.schedule.push_band(job.plan.slices[index].layer)].append(index)
     return tuple(map(tuple, orders))
 
 

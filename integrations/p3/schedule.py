@@ -9,12 +9,15 @@ static priority by layer alone lets nodes drift apart (the paper's section 4 has
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from p3.slicing import SlicePlan
 
 _Floats = npt.NDArray[np.float64]
 _ORDER_WEIGHT = 1e-3
@@ -26,10 +29,12 @@ class Schedule:
 
     A gradient of layer l appears 2l + 1 positions before it is due, so cuts by layer are cuts
     by distance too, and one table serves what is pushed and what a server sends back later.
+    `ready[l]` is the part of a backward pass after which layer l's gradient is there, 0 … 1.
     """
 
     layers: int
     cuts: tuple[int, ...]
+    ready: tuple[float, ...] = ()
 
     @property
     def bands(self) -> int:
@@ -77,7 +82,35 @@ def make_schedule(
     needed = np.asarray(range(layers) if starts is None else starts, dtype=np.float64)
     # Where times say nothing, forward order does.
     needed = needed + np.arange(layers) * (np.ptp(needed) or 1.0) * _ORDER_WEIGHT / layers
-    return Schedule(layers, _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, bands))
+    # Backward takes the layers' times in turn, from the last one's on; the last one's own end
+    # is not known, and taken for the mean.
+    whole = float(np.ptp(needed)) * (1 + 1 / layers) or 1.0
+    ready = 1 - (needed - needed[0]) / whole
+    cuts = _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, bands)
+    return Schedule(layers, cuts, tuple(ready.tolist()))
+
+
+def service_order(plan: SlicePlan, schedule: Schedule) -> list[int]:
+    """Slices in the order in which a link would send them, always the most urgent that is there.
+
+    For engines whose ranks must agree on an order beforehand. The link modelled takes as long for
+    all slices as the devices for an iteration (backward takes two thirds of it): faster links
+    seldom have a choice, and slower ones differ little from it.
+    """
+    total = sum(piece.payload_bytes for piece in plan.slices) or 1
+    coming = sorted(plan.slices, key=lambda piece: (schedule.ready[piece.layer], -piece.index))
+    coming.reverse()
+    waiting: list[tuple[int, int]] = []
+    order: list[int] = []
+    now = 0.0
+    while coming or waiting:
+        if not waiting:
+            now = max(now, schedule.ready[coming[-1].layer])
+        while coming and schedule.ready[coming[-1].layer] <= now:
+            heapq.heappush(waiting, (coming[-1].layer, coming.pop().index))
+        order.append(heapq.heappop(waiting)[1])
+        now += 1.5 * plan.slices[order[-1]].payload_bytes / total
+    return order
 
 
 def _best_cuts(sizes: _Floats, needed: _Floats, bands: int) -> tuple[int, ...]:
