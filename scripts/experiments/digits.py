@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from experiments import dataset
 
-BATCH = 64
+BATCH = 128
 """Images a node and iteration."""
 
 SIDE = 16

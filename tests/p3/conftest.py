@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.ranks import Ranks, start_ranks
+from support.ranks import SUPPORT, Ranks, start_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     """Three ranks that run scenarios; they must end well when their input does."""
-    with start_ranks(Path(__file__).with_name("rank.py")) as processes:
+    with start_ranks(SUPPORT / "rank.py") as processes:
         yield Ranks(processes)
         for process in processes:
             assert process.stdin is not None

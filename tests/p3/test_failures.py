@@ -6,10 +6,9 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from support.ranks import start_ranks
+from support.ranks import SUPPORT, start_ranks
 
 SECONDS = 10
 
@@ -24,8 +23,7 @@ def words(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_killed_worker_is_named_on_every_other_rank(engine: str, victim: int) -> None:
     # Four ranks: in a ring of four one rank is not the dead one's neighbour.
-    program = Path(__file__).with_name("mortal.py")
-    with start_ranks(program, [engine], world_size=4) as ranks:
+    with start_ranks(SUPPORT / "mortal.py", [engine], world_size=4) as ranks:
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline() == "trained\n"

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-
+SUPPORT = Path(__file__).parent
 WORLD_SIZE = 3
 
 
@@ -62,6 +62,7 @@ def start_ranks(
                 text=True,
                 env={
                     **os.environ,
+                    "PYTHONPATH": str(SUPPORT.parent),
                     "RANK": str(rank),
                     "WORLD_SIZE": str(world_size),
                     "MASTER_ADDR": "127.0.0.1",

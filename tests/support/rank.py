@@ -10,7 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from scenarios import SCENARIOS
+from support.scenarios import SCENARIOS
 
 
 def main() -> None:

@@ -183,10 +183,13 @@ def unused_parameters() -> dict[str, Any]:
     torch.manual_seed(4)
     start = Branches()
     model: nn.Module = copy.deepcopy(start)
-    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
-    model, distributed = distribute(model, SGD(model.parameters(), **settings), slice_numel=50)
+
+    def optimizer_of(module: nn.Module) -> SGD:
+        return SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+    model, distributed = distribute(model, optimizer_of(model), slice_numel=50)
     alone = copy.deepcopy(start)
-    single = SGD(alone.parameters(), **settings)
+    single = optimizer_of(alone)
     world = dist.get_world_size()
     for step in range(STEPS):
         inputs = torch.randn(world, 4, 8, generator=torch.Generator().manual_seed(step))

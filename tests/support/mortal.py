@@ -6,16 +6,17 @@ import sys
 
 import torch
 import torch.distributed as dist
-from scenarios import OPTIMIZERS, batches, distribute, network, train
+from support.scenarios import OPTIMIZERS, batches, distribute, network, train
 
 from p3.engine import P3Error
+from p3.module_hooks import EngineName
 
 
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = network()
-    engine = "ps" if sys.argv[1] == "ps" else "groups"
+    engine: EngineName = "ps" if sys.argv[1] == "ps" else "groups"
     model, optimizer = distribute(model, OPTIMIZERS["sgd"](model), engine)
     data = batches(dist.get_rank(), steps=1)
     try:
