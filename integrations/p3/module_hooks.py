@@ -47,7 +47,7 @@ class Options:
     @property
     def agreed_slice_numel(self) -> int:
         """The user's slice size, else the engine's."""
-        return self.slice_numel or SLICE_NUMEL[self.engine]
+        return SLICE_NUMEL[self.engine] if self.slice_numel is None else self.slice_numel
 
 
 class ModuleHooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -14,6 +15,8 @@ from types import FrameType
 from p3_shaper.cluster_names import NAMESPACES
 
 Handler = Callable[[int, FrameType | None], object] | int
+QUICK_SUCCESSION = 0.5
+"""Seconds; a person who presses Ctrl-C again is slower or does not mind."""
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -101,20 +104,33 @@ def deferred_signals() -> Iterator[None]:
 def exit_on_termination() -> Iterator[None]:
     """Turns SIGTERM and SIGHUP into SystemExit, so that `with` blocks are left in order.
 
-    Only where the signal would have ended the process at once: a caller's own handler stays.
+    Of signals in quick succession, SIGINT too, the first alone counts: the next would hit the
+    few instructions between leaving the block and holding signals back. Only where Python or
+    the kernel would have ended the process: a caller's own handler stays.
     """
+    left = -math.inf
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        nonlocal left
+        before, left = left, time.monotonic()
+        if left - before > QUICK_SUCCESSION:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(128 + number)
 
+    usual: dict[signal.Signals, Handler] = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
     changed: list[signal.Signals] = []
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is handler:
                 with suppress(ValueError):  # not the main thread
                     signal.signal(number, leave)
                     changed.append(number)
         yield
     finally:
         for number in changed:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, usual[number])
