@@ -1,12 +1,13 @@
-"""Connects every rank with every other, one TCP connection a band, and says HELLO on each.
+"""Connects every rank to every other, one TCP connection a band, and says HELLO on each.
 
-A rank connects to the lower ranks and accepts from the higher ones. Connecting needs no answer
-from the other process (its kernel accepts), so no order of ranks can lock up.
+A rank sends payloads on the connections that it made, and receives them on those that it accepted.
+Connecting needs no answer from the other process (its kernel accepts), so nothing can lock up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import selectors
 import socket
 import time
@@ -44,12 +45,16 @@ _NOT_OURS = frozenset({ErrorCode.PROTOCOL, ErrorCode.PEER_LOST})
 
 @dataclass(slots=True)
 class Link:
-    """One connection: to rank `peer` (-1 until its HELLO) at `address`, for `band`."""
+    """One connection with rank `peer` (-1 until its HELLO) at `address`, for `band`.
+
+    Payloads leave on it if `outgoing`, else they come on it.
+    """
 
     sock: socket.socket
     connection: Connection
     band: Band
     address: Address
+    outgoing: bool
     peer: int = -1
 
 
@@ -78,14 +83,14 @@ def join(
     timeout: float,
     window: int | None,
 ) -> list[Link]:
-    """Connect to all other ranks; one link a peer and band. Closes the listeners.
+    """Connect with all other ranks: two links a peer and band. Closes the listeners.
 
     PlanMismatchError, PeerLostError or P3Error when a rank differs, is away, or does not come
     within `timeout` seconds; the ranks that are connected by then hear of it.
     """
     meeting = _Meeting(identity, len(endpoints), bands, time.monotonic() + timeout)
     try:
-        meeting.connect_lower(endpoints, window)
+        meeting.connect(endpoints, window)
         meeting.greet_all(listeners)
     except P3Error as error:
         meeting.give_up(error, listeners)
@@ -96,6 +101,10 @@ def join(
     return list(meeting.done.values())
 
 
+Key = tuple[int, int, bool]
+"""Peer, band, outgoing."""
+
+
 @dataclass(slots=True)
 class _Meeting:
     identity: Identity
@@ -104,10 +113,17 @@ class _Meeting:
     deadline: float
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     greeting: list[Link] = field(default_factory=list)
-    done: dict[tuple[int, int], Link] = field(default_factory=dict)
+    done: dict[Key, Link] = field(default_factory=dict)
+    wanted: set[Key] = field(init=False)
 
-    def connect_lower(self, endpoints: Sequence[Endpoint], window: int | None) -> None:
-        for peer in range(self.identity.rank):
+    def __post_init__(self) -> None:
+        peers = [peer for peer in range(self.world_size) if peer != self.identity.rank]
+        self.wanted = set(itertools.product(peers, range(len(self.bands)), (True, False)))
+
+    def connect(self, endpoints: Sequence[Endpoint], window: int | None) -> None:
+        """Each rank starts with the one after itself, so that not all call the same."""
+        for step in range(1, self.world_size):
+            peer = (self.identity.rank + step) % self.world_size
             for band in self.bands:
                 address = endpoints[peer].address(band.index)
                 left = max(0.1, self.deadline - time.monotonic())
@@ -119,12 +135,12 @@ class _Meeting:
                         "the nodes must reach each other at the ports of the parameter server"
                     ) from error
                 connection = self.identity.connection(band, peer)
-                self._start(Link(sock, connection, band, address, peer))
+                self._start(Link(sock, connection, band, address, True, peer))
 
     def greet_all(self, listeners: Sequence[socket.socket]) -> None:
         for band, listener in zip(self.bands, listeners, strict=True):
             self.selector.register(listener, selectors.EVENT_READ, band)
-        while len(self.done) < (self.world_size - 1) * len(self.bands):
+        while len(self.done) < len(self.wanted):
             ready = self.selector.select(max(0.0, self.deadline - time.monotonic()))
             if not ready:
                 raise PeerLostError(self._missing())
@@ -141,7 +157,8 @@ class _Meeting:
         )
         for link in (*self.greeting, *self.done.values()):
             _tell(link.sock, link.connection, code, str(error))
-        missing = (self.world_size - 1) * len(self.bands) - len(self.greeting) - len(self.done)
+        known = [*self.greeting, *self.done.values()]
+        missing = len(self.wanted) // 2 - sum(not link.outgoing for link in known)
         deadline = time.monotonic() + LINGER_S
         with selectors.DefaultSelector() as selector:
             for band, listener in zip(self.bands, listeners, strict=True):
@@ -156,7 +173,7 @@ class _Meeting:
     def _accept(self, listener: socket.socket, band: Band) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             sock, address = accept(listener, band.dscp)
-            self._start(Link(sock, self.identity.connection(band), band, address))
+            self._start(Link(sock, self.identity.connection(band), band, address, False))
 
     def _start(self, link: Link) -> None:
         """Say HELLO, which always fits an empty socket, and listen for the other's."""
@@ -190,7 +207,7 @@ class _Meeting:
     def _greeted(self, link: Link) -> None:
         peer = link.connection.peer
         assert peer is not None
-        key = (peer, link.band.index)
+        key = (peer, link.band.index, link.outgoing)
         if key in self.done:
             raise P3Error(
                 f"two processes say that they are rank {peer}: {self.done[key].address} and "
@@ -212,7 +229,7 @@ class _Meeting:
             return
         self.selector.unregister(link.sock)
         if decode_header(head).type is FrameType.ERROR:
-            self.greeting.append(self.done.pop((link.peer, link.band.index)))
+            self.greeting.append(self.done.pop((link.peer, link.band.index, link.outgoing)))
             self.selector.register(link.sock, selectors.EVENT_READ, link)
 
     def _refuse(self, link: Link, code: ErrorCode, reason: str) -> None:
@@ -226,14 +243,7 @@ class _Meeting:
         raise ERROR_TYPES.get(code, P3Error)(reason)
 
     def _missing(self) -> str:
-        away = sorted(
-            {
-                peer
-                for peer in range(self.world_size)
-                for band in self.bands
-                if peer != self.identity.rank and (peer, band.index) not in self.done
-            }
-        )
+        away = sorted({peer for peer, _, _ in self.wanted - self.done.keys()})
         return (
             f"rank {self.identity.rank} still waits for ranks {away}: they did not connect in "
             "time; see their logs, and whether a firewall stands between"

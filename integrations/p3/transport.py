@@ -65,11 +65,14 @@ class Transport:
         self._loop = loop
         self._user = user
         self._numbers = itertools.count()
+        self._outgoing: dict[int, list[Channel]] = {}
         self._channels: dict[int, list[Channel]] = {}
         for link in sorted(links, key=lambda link: link.band.index):
             channel = Channel(link, loop, self)
             self._channels.setdefault(link.peer, []).append(channel)
-        self._said_bye: dict[int, int] = dict.fromkeys(self._channels, 0)
+            if link.outgoing:
+                self._outgoing.setdefault(link.peer, []).append(channel)
+        self._said_bye = dict.fromkeys(self._channels, 0)
         self._ending = False
 
     @property
@@ -90,12 +93,12 @@ class Transport:
     ) -> None:
         """Send slice `index`'s payload. `view` stays as it is until `on_sent`."""
         message = Message(due, next(self._numbers), kind, index, iteration, view, on_sent)
-        self._channels[peer][self._schedule.band(due, self.position)].push(message)
+        self._outgoing[peer][self._schedule.band(due, self.position)].push(message)
 
     def advance(self, position: int) -> None:
         """What waits may have become more urgent; the heads are the first to."""
         self.position = position
-        for channels in self._channels.values():
+        for channels in self._outgoing.values():
             for channel in channels:
                 while (head := channel.head) is not None:
                     band = self._schedule.band(head.due, position)
@@ -131,7 +134,7 @@ class Transport:
 
     def name_of(self, peer: int) -> str:
         """Rank and address, for messages."""
-        return f"rank {peer} at {self._channels[peer][0].address}"
+        return f"rank {peer} at {self._outgoing[peer][0].address}"
 
     # What the channels tell
 

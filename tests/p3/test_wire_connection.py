@@ -173,6 +173,14 @@ def test_nothing_comes_before_hello(kind: FrameType) -> None:
         End(ZERO).feed(Header(kind, 0, 0, 0).encode())
 
 
+def test_payloads_come_from_the_end_that_connected() -> None:
+    zero, one = open_ends()
+    with pytest.raises(LocalError, match="SUM cannot be sent"):
+        zero.connection.payload(FrameType.SUM, 0, 0)
+    with pytest.raises(RemoteError, match="SUM while OPEN"):
+        one.feed(Header(FrameType.SUM, 0, 0, SIZES[0]).encode())
+
+
 @pytest.mark.parametrize("last", ["bye", "error"])
 def test_nothing_comes_after_the_last_frame(last: str) -> None:
     zero, one = open_ends()

@@ -1,12 +1,17 @@
 """The slice protocol without I/O: frames, limits, states. Version 1, TCP, one band a connection.
 
-Each end first sends HELLO; then come PUSH and SUM in any order, and at the end BYE or ERROR. The
-peer may be hostile until its HELLO has shown the job's token, and broken at any time: every length
-is checked before anything is read or stored.
+Each end first sends HELLO; then the end that connected sends PUSH and SUM in any order; each
+end's last frame is BYE or ERROR. The peer may be hostile until its HELLO has shown the job's
+token, and broken at any time: every length is checked before anything is read or stored.
+
+Payloads go one way on a connection because of acknowledgements: on a node that lets pure ACKs
+overtake, a payload that waits in a low band carries an old one. A receiver takes what
+acknowledges too long ago for an attack and drops it (RFC 5961, section 5.2).
 """
 
 from p3.wire.connection import (
-    TRANSITIONS,
+    ANSWERING,
+    SENDING,
     ByeReceived,
     Connection,
     ErrorReceived,
@@ -21,8 +26,9 @@ from p3.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from p3.wire.frames import HEADER_BYTES, VERSION, FrameType, Header, Hello
 
 __all__ = [
+    "ANSWERING",
     "HEADER_BYTES",
-    "TRANSITIONS",
+    "SENDING",
     "VERSION",
     "ByeReceived",
     "Connection",

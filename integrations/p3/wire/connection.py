@@ -36,15 +36,20 @@ class State(Enum):
     FAILED = auto()
 
 
-TRANSITIONS = {
+ANSWERING = {
     (State.GREETING, FrameType.HELLO): State.OPEN,
     (State.GREETING, FrameType.ERROR): State.FAILED,
-    (State.OPEN, FrameType.PUSH): State.OPEN,
-    (State.OPEN, FrameType.SUM): State.OPEN,
     (State.OPEN, FrameType.BYE): State.CLOSED,
     (State.OPEN, FrameType.ERROR): State.FAILED,
 }
-"""What may be sent when, each way; what is not here is refused."""
+"""What the end that accepted may send, and when; what is not here is refused."""
+
+SENDING = {
+    **ANSWERING,
+    (State.OPEN, FrameType.PUSH): State.OPEN,
+    (State.OPEN, FrameType.SUM): State.OPEN,
+}
+"""What the end that connected may send, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,10 @@ Event = HelloReceived | PayloadStarts | PayloadEnds | ByeReceived | ErrorReceive
 
 
 class Connection:
-    """Both directions of one connection between `hello.rank` and `peer` (None: HELLO tells).
+    """Both directions of one connection between rank `hello.rank` and rank `peer`.
+
+    Whoever connected knows `peer`, and sends payloads; for None, the end that accepted, the
+    peer's HELLO tells, and payloads come from there.
 
     After a RemoteError nothing more may be read; `error()` may still be sent.
     """
@@ -107,6 +115,8 @@ class Connection:
         self.ours = State.GREETING
         self.theirs = State.GREETING
         self.peer = peer
+        self._our_transitions = ANSWERING if peer is None else SENDING
+        self._their_transitions = SENDING if peer is None else ANSWERING
         self._hello = hello
         self._slices = slices
         self._head = memoryview(bytearray(HEADER_BYTES))
@@ -140,7 +150,7 @@ class Connection:
         return encode_error(code, text)
 
     def _send(self, kind: FrameType) -> None:
-        following = TRANSITIONS.get((self.ours, kind))
+        following = self._our_transitions.get((self.ours, kind))
         if following is None:
             raise LocalError(f"{kind.name} cannot be sent while {self.ours.name}")
         self.ours = following
@@ -201,7 +211,7 @@ class Connection:
         self._filled = 0
         try:
             header = decode_header(self._head)
-            following = TRANSITIONS.get((self.theirs, header.type))
+            following = self._their_transitions.get((self.theirs, header.type))
             if following is None:
                 raise RemoteError(
                     ErrorCode.PROTOCOL, f"{header.type.name} while {self.theirs.name}"
