@@ -12,6 +12,7 @@ from typing import Protocol
 
 from p3.loop import Loop
 from p3.mesh import Link
+from p3.sockets import limit_window
 from p3.wire import ErrorCode, Event, FrameType, RemoteError
 
 
@@ -55,9 +56,12 @@ class Owner(Protocol):
 
 
 class Channel:
-    """A link and its heap. Used in the loop's thread alone."""
+    """A link and its heap. Used in the loop's thread alone.
 
-    def __init__(self, link: Link, loop: Loop, owner: Owner) -> None:
+    `window` bounds what the peer may have under way on it, in bytes.
+    """
+
+    def __init__(self, link: Link, loop: Loop, owner: Owner, window: int | None = None) -> None:
         self.peer = link.peer
         self.band = link.band.index
         self.address = link.address
@@ -74,7 +78,9 @@ class Channel:
         self._blocked = False
         self._muted = False
         self._open = True
+        self._window = window
         loop.register(link.sock.fileno(), self)
+        self._limit()
 
     @property
     def urgency(self) -> int:
@@ -90,6 +96,11 @@ class Channel:
     def closed(self) -> bool:
         """Nothing comes and nothing can be sent any more."""
         return not self._open
+
+    @property
+    def waiting(self) -> int:
+        """How many messages have not begun."""
+        return len(self._heap)
 
     def pop(self) -> Message:
         """Take `head` out, to send it elsewhere."""
@@ -136,6 +147,7 @@ class Channel:
     def place(self, view: memoryview) -> None:
         """Receive the payload that has just started into `view`."""
         self._connection.place(view)
+        self._limit()
 
     def on_readable(self) -> None:
         """Receive what one call gives, straight to where it belongs."""
@@ -213,6 +225,10 @@ class Channel:
             if not self._muted:
                 self._owner.on_broken(self, RemoteError(error.code, f"{reason} without a BYE"))
         self.close()
+
+    def _limit(self) -> None:
+        if self._window is not None:
+            limit_window(self._sock, self._window)
 
     def _block(self, blocked: bool) -> None:
         if blocked != self._blocked:

@@ -81,7 +81,6 @@ def join(
     bands: Sequence[Band],
     *,
     timeout: float,
-    window: int | None,
 ) -> list[Link]:
     """Connect with all other ranks: two links a peer and band. Closes the listeners.
 
@@ -90,7 +89,7 @@ def join(
     """
     meeting = _Meeting(identity, len(endpoints), bands, time.monotonic() + timeout)
     try:
-        meeting.connect(endpoints, window)
+        meeting.connect(endpoints)
         meeting.greet_all(listeners)
     except P3Error as error:
         meeting.give_up(error, listeners)
@@ -120,7 +119,7 @@ class _Meeting:
         peers = [peer for peer in range(self.world_size) if peer != self.identity.rank]
         self.wanted = set(itertools.product(peers, range(len(self.bands)), (True, False)))
 
-    def connect(self, endpoints: Sequence[Endpoint], window: int | None) -> None:
+    def connect(self, endpoints: Sequence[Endpoint]) -> None:
         """Each rank starts with the one after itself, so that not all call the same."""
         for step in range(1, self.world_size):
             peer = (self.identity.rank + step) % self.world_size
@@ -128,7 +127,7 @@ class _Meeting:
                 address = endpoints[peer].address(band.index)
                 left = max(0.1, self.deadline - time.monotonic())
                 try:
-                    sock = connect(address, band.dscp, timeout=left, window=window)
+                    sock = connect(address, band.dscp, timeout=left)
                 except OSError as error:
                     raise PeerLostError(
                         f"rank {self.identity.rank} does not reach rank {peer}: {error}; "

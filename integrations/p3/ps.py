@@ -7,6 +7,7 @@ and sends the sum to all workers at once. There is no notify and no pull (paper 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -20,10 +21,11 @@ from p3.transport import Transport
 from p3.wire import ErrorCode, FrameType, PayloadEnds, PayloadStarts, RemoteError, SliceTable
 
 PORT_BUFFER = 256_000
+"""A shallow switch's port."""
+BANDS_UNDER_WAY = 2
 CONNECT_S = 60.0
 CLOSE_S = 5.0
 """How long `close` waits for others to take what this rank still owes them."""
-MIN_WINDOW = 8 << 10
 
 
 class ParameterServer:
@@ -31,8 +33,8 @@ class ParameterServer:
 
     `host` and `port` say where to listen (the address on the route to the other ranks, any free
     port); band b of a rank listens at `port` + b. `port_buffer` is what a switch port holds for
-    this node, in bytes: no more is let under way to it. Raises PlanMismatchError, PeerLostError
-    or P3Error when the ranks do not find together.
+    this node, in bytes: no more is let under way to it (0: no limit). Raises PlanMismatchError,
+    PeerLostError or P3Error when the ranks do not find together.
     """
 
     def __init__(
@@ -52,16 +54,15 @@ class ParameterServer:
         self._outstanding: dict[int, int] = {}
         self._gone: set[int] = set()
         self._done = 0
-        links = _connect(
-            job,
-            exchange,
-            host=host,
-            port=port,
-            port_buffer=port_buffer,
-            timeout=connect_timeout,
-        )
+        bands = job.table.bands[: job.schedule.bands]
+        here = host or rendezvous.choose_host(exchange)
+        listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
+        identity = _identity(job, endpoints[0].token)
+        links = mesh.join(identity, endpoints, listeners, bands, timeout=connect_timeout)
+        hosts = [endpoint.host for endpoint in endpoints]
+        windows = receive_windows(port_buffer, hosts, job.rank)
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
-        self._transport = Transport(links, job.schedule, self._loop, self)
+        self._transport = Transport(links, job.schedule, self._loop, self, windows=windows)
         self._loop.start()
 
     def submit(self, index: int, iteration: int) -> None:
@@ -184,42 +185,32 @@ class ParameterServer:
         self._job.on_error(error)
 
 
-def open_parameter_server(job: Job) -> ParameterServer:
-    """The engine over torch.distributed's default group. Collective; see ParameterServer."""
-    return ParameterServer(job)
+def receive_windows(port_buffer: int, hosts: Sequence[str], rank: int) -> dict[int, int]:
+    """What each peer of `rank` on another host may have under way to it a connection, in bytes.
+
+    Whatever comes from other hosts then fits the node's switch port: `port_buffer` shared by all
+    ranks here, the peers there, and two bands each, one that takes over while another drains.
+    0 stands for no limit.
+    """
+    here = hosts.count(hosts[rank])
+    connections = here * (len(hosts) - here) * BANDS_UNDER_WAY
+    if port_buffer == 0 or connections == 0:
+        return {}
+    window = port_buffer // connections
+    return {peer: window for peer, host in enumerate(hosts) if host != hosts[rank]}
 
 
-def receive_window(port_buffer: int, senders: int) -> int | None:
-    """The receive window for each connection, so that all senders together fit `port_buffer`."""
-    if port_buffer == 0 or senders == 0:
-        return None
-    return max(MIN_WINDOW, port_buffer // senders)
-
-
-def _connect(
-    job: Job,
-    exchange: Exchange,
-    *,
-    host: str | None,
-    port: int,
-    port_buffer: int,
-    timeout: float,
-) -> list[mesh.Link]:
-    window = receive_window(port_buffer, job.plan.world_size - 1)
-    bands = job.table.bands[: job.schedule.bands]
-    here = host or rendezvous.choose_host(exchange)
-    listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port, window=window)
+def _identity(job: Job, token: bytes) -> mesh.Identity:
     cuts = ",".join(map(str, job.schedule.cuts))
     dscps = ",".join(map(str, job.table.dscps))
-    identity = mesh.Identity(
+    return mesh.Identity(
         rank=job.rank,
-        token=endpoints[0].token,
+        token=token,
         digest=job.plan.digest(),
-        settings=f"{len(endpoints)} ranks, DSCPs {dscps}, cuts {cuts}, {sys.byteorder}-endian",
+        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, {sys.byteorder}-endian",
         slices=SliceTable(
             sizes=[piece.payload_bytes for piece in job.plan.slices],
             servers=[piece.server for piece in job.plan.slices],
             world_size=job.plan.world_size,
         ),
     )
-    return mesh.join(identity, endpoints, listeners, bands, timeout=timeout, window=window)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from p3.engine import P3Error
+from p3.engine import P3Error, PlanMismatchError
 from p3.sockets import Address, address_towards, bound_address, listen
 from p3.wire.frames import TOKEN_BYTES
 from p3_shaper.bands import Band
@@ -48,9 +48,14 @@ def choose_host(exchange: Exchange) -> str:
     master = os.environ.get("MASTER_ADDR", "localhost")
     try:
         host = address_towards(master)
-    except OSError as error:
-        raise P3Error(f"no address to listen at: {error} (MASTER_ADDR is {master})") from error
+    except OSError:
+        host = ""
     hosts = [str(other) for other in exchange(host)]
+    if "" in hosts:
+        raise P3Error(
+            f"rank {hosts.index('')} finds no route to MASTER_ADDR ({master}): set it to a name or "
+            "address that every node can reach"
+        )
     outside = [other for other in hosts if not _is_loopback(other)]
     if _is_loopback(host) and outside:
         return address_towards(outside[0])
@@ -58,20 +63,19 @@ def choose_host(exchange: Exchange) -> str:
 
 
 def announce(
-    exchange: Exchange, host: str, bands: Sequence[Band], *, port: int, window: int | None
+    exchange: Exchange, host: str, bands: Sequence[Band], *, port: int
 ) -> tuple[list[socket.socket], list[Endpoint]]:
     """Listen for `bands` and tell the other ranks where. Collective.
 
-    Port 0 is any free one, else band b of any rank listens at `port` + b. `window` bounds what a
-    peer may send ahead, in bytes. Returns a listener a band, and every rank's endpoint. Raises
-    P3Error on every rank when one cannot listen.
+    Port 0 is any free one, else band b of any rank listens at `port` + b. Returns a listener
+    a band, and every rank's endpoint. Raises P3Error on every rank when one cannot listen.
     """
     listeners: list[socket.socket] = []
     mine: Endpoint | str
     try:
         for band in bands:
             address = Address(host, port + band.index if port else 0)
-            listeners.append(listen(address, band.dscp, window=window))
+            listeners.append(listen(address, band.dscp))
         ports = tuple(bound_address(listener).port for listener in listeners)
         mine = Endpoint(host, ports, secrets.token_bytes(TOKEN_BYTES))
     except OSError as error:
@@ -81,6 +85,12 @@ def announce(
         if not isinstance(theirs, Endpoint):
             close_all(listeners)
             raise P3Error(f"rank {rank}: {theirs}")
+        if len(theirs.ports) != len(bands):
+            close_all(listeners)
+            raise PlanMismatchError(
+                f"rank {rank} uses {len(theirs.ports)} bands, another rank {len(bands)}: "
+                "give every rank the same bands and the same model"
+            )
         endpoints.append(theirs)
     return listeners, endpoints
 

@@ -21,6 +21,8 @@ SILENCE_S = 30
 """Seconds without any sign of life after which a peer counts as lost. A dead process is noticed
 at once; this is for a machine or a cable that dies. A starved band must get through within it."""
 
+MIN_RECEIVE_BUFFER = 256 << 10
+
 ECN_MASK = 0x03
 
 
@@ -78,23 +80,29 @@ def tune(sock: socket.socket, *, unsent_bytes: int = UNSENT_BYTES) -> None:
 
 
 def limit_window(sock: socket.socket, window: int) -> None:
-    """Never offer the peer a receive window over `window` bytes; best before connect or listen."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+    """Offer the peer a receive window of `window` bytes at most, though never under 4 segments.
+
+    Bytes that wait here for the program do not count: while it is busy, the peer goes on, up to
+    the kernel's limit for receive buffers (net.core.rmem_max). Say it again from time to time:
+    the kernel forgets it when segments of another size come (tcp_measure_rcv_mss, Linux 6.x).
+    """
+    segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    # A buffer of a fixed size: one that the kernel sizes takes the window along.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, max(4 * window, MIN_RECEIVE_BUFFER))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, max(window, 4 * segment))
 
 
-def listen(
-    address: Address, dscp: int, *, backlog: int = 128, window: int | None = None
-) -> socket.socket:
+def listen(address: Address, dscp: int, *, backlog: int = 128) -> socket.socket:
     """A non-blocking listener at `address` (port 0: any free one), marked before it listens.
 
-    So the SYN-ACK is marked too. `window`: see `limit_window`; accepted sockets inherit it.
-    Raises OSError, with the address in its text.
+    So the SYN-ACK is marked too. Raises OSError, with the address in its text.
     """
-    sock = _new(address, dscp, window)
+    sock = _new(address, dscp)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address.host, address.port))
         sock.listen(backlog)
+        sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
@@ -117,14 +125,12 @@ def accept(listener: socket.socket, dscp: int) -> tuple[socket.socket, Address]:
     return sock, Address(str(peer[0]), int(peer[1]))
 
 
-def connect(
-    address: Address, dscp: int, *, timeout: float, window: int | None = None
-) -> socket.socket:
+def connect(address: Address, dscp: int, *, timeout: float) -> socket.socket:
     """A connected, non-blocking socket, marked before its SYN. `timeout` in seconds.
 
     Raises OSError (TimeoutError among them), with the address in its text.
     """
-    sock = _new(address, dscp, window)
+    sock = _new(address, dscp)
     try:
         sock.settimeout(timeout)
         sock.connect((address.host, address.port))
@@ -162,13 +168,11 @@ def bound_address(sock: socket.socket) -> Address:
     return Address(str(name[0]), int(name[1]))
 
 
-def _new(address: Address, dscp: int, window: int | None) -> socket.socket:
+def _new(address: Address, dscp: int) -> socket.socket:
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         mark(sock, dscp)
         tune(sock)
-        if window is not None:
-            limit_window(sock, window)
     except OSError:
         sock.close()
         raise

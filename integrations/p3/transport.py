@@ -7,7 +7,7 @@ node tells all of them at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from p3.channel import Channel, Message
@@ -55,9 +55,20 @@ class User(Protocol):
 
 
 class Transport:
-    """Everything runs in the loop's thread."""
+    """Everything runs in the loop's thread.
 
-    def __init__(self, links: Iterable[Link], schedule: Schedule, loop: Loop, user: User) -> None:
+    `windows`, by peer, are the bytes that it may have under way on each of its connections to us.
+    """
+
+    def __init__(
+        self,
+        links: Iterable[Link],
+        schedule: Schedule,
+        loop: Loop,
+        user: User,
+        *,
+        windows: Mapping[int, int],
+    ) -> None:
         self.position = 0
         self.payload_bytes_sent = 0
         self.failure: P3Error | None = None
@@ -68,7 +79,8 @@ class Transport:
         self._outgoing: dict[int, list[Channel]] = {}
         self._channels: dict[int, list[Channel]] = {}
         for link in sorted(links, key=lambda link: link.band.index):
-            channel = Channel(link, loop, self)
+            window = None if link.outgoing else windows.get(link.peer)
+            channel = Channel(link, loop, self, window)
             self._channels.setdefault(link.peer, []).append(channel)
             if link.outgoing:
                 self._outgoing.setdefault(link.peer, []).append(channel)
@@ -79,6 +91,10 @@ class Transport:
     def peers(self) -> list[int]:
         """The other ranks."""
         return list(self._channels)
+
+    def waiting(self, peer: int) -> tuple[int, ...]:
+        """How many messages to `peer` have not begun, by band."""
+        return tuple(channel.waiting for channel in self._outgoing[peer])
 
     def send(
         self,

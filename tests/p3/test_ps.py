@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
-from p3.ps import ParameterServer
+from p3.ps import ParameterServer, receive_windows
 from p3.rendezvous import Endpoint
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.sockets import Address
-from p3_shaper.bands import default_table
+from p3_shaper.bands import BandTable, default_table
 
 WORLD = 4
 LAYERS = 9
@@ -190,23 +190,20 @@ def test_a_rank_with_other_slices_is_refused_everywhere(odd: int) -> None:
     assert all(re.search(rf"rank {odd}\b", str(error)) for error in errors)
 
 
-def test_a_rank_with_other_settings_is_refused_everywhere() -> None:
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (default_table(6), "uses 6 bands"),
+        (BandTable((41, 39, 23, 17, 15, 9, 12)), "DSCPs 41,39,23,17,15,9,12"),
+    ],
+)
+def test_a_rank_with_other_bands_is_refused_everywhere(table: BandTable, reason: str) -> None:
     ranks = [Rank(rank, plan_of()) for rank in range(WORLD)]
-    ranks[1].job = replace(ranks[1].job, table=default_table(6), schedule=ranks[1].job.schedule)
-    ranks[1].job = replace(
-        ranks[1].job, schedule=make_schedule(ranks[1].job.plan.layer_bytes(), bands=6)
-    )
-    meeting = Meeting(WORLD)
-
-    def same_number_of_ports(_: int, said: object) -> object:
-        if isinstance(said, Endpoint) and len(said.ports) == 6:
-            return replace(said, ports=(*said.ports, said.ports[0]))
-        return said
-
-    meeting.alter = same_number_of_ports
-    errors = open_all(ranks, meeting)
-    assert all(isinstance(error, P3Error) for error in errors)
-    assert any("settings" in str(error) for error in errors)
+    schedule = make_schedule(ranks[1].job.plan.layer_bytes(), len(table))
+    ranks[1].job = replace(ranks[1].job, table=table, schedule=schedule)
+    errors = open_all(ranks)
+    assert [type(error) for error in errors] == [PlanMismatchError] * WORLD
+    assert any(reason in str(error) for error in errors)
 
 
 def test_a_rank_with_a_wrong_token_is_refused_everywhere() -> None:
@@ -318,6 +315,17 @@ def test_closing_twice_and_use_after_it_are_harmless() -> None:
         engine.submit(0, 1)
         engine.advance(7)
     assert all(rank.outcomes.empty() for rank in ranks)
+
+
+def test_what_may_be_under_way_to_a_node_fits_its_port() -> None:
+    assert receive_windows(240_000, ["a", "b", "c", "d"], rank=1) == dict.fromkeys(
+        (0, 2, 3), 40_000
+    )
+    # Two ranks a node: each of the two here hears two ranks there.
+    assert receive_windows(240_000, ["a", "a", "b", "b"], rank=0) == dict.fromkeys((2, 3), 30_000)
+    assert receive_windows(240_000, ["a", "a"], rank=0) == {}
+    assert receive_windows(240_000, ["a"], rank=0) == {}
+    assert receive_windows(0, ["a", "b"], rank=0) == {}
 
 
 def test_addresses_show_ipv6_in_brackets() -> None:
