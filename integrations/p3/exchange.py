@@ -105,10 +105,11 @@ class Exchange:
                 f"backward gave {name} a gradient twice without optimizer.step() between; "
                 "accumulate under p3.pytorch.no_sync(model), the last backward outside it"
             )
-        self._hand_over(parameter, gradient)
+        # First, or the slices would get the band of the previous layer's position.
         self.engine.advance(
             self._schedule.backward_position(self._iteration, self._layer_of[parameter])
         )
+        self._hand_over(parameter, gradient)
 
     def commit(self, settings: Sequence[Settings] | None) -> None:
         """End the iteration: apply its updates with `settings`, or drop them for None.
