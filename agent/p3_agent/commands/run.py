@@ -1,7 +1,12 @@
-"""What `p3-agent run`, `plan` and `restore` do."""
+"""`p3-agent run`: apply the bands, keep them, put back what was there at the end."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from argparse import Namespace
+
+from p3_agent.commands.options import Commands, add_settings, settings
 from p3_agent.config import Settings
 from p3_agent.control import listening
 from p3_agent.daemon import Daemon, stop_on_signals
@@ -9,8 +14,25 @@ from p3_agent.keeper import Keeper
 from p3_agent.original import Original
 from p3_agent.site import require_net_admin, survey
 from p3_agent.state import StateStore
-from p3_shaper import plan as planning
 from p3_shaper.netlink import open_netlink
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "run", help="apply the bands, keep them, and put back what was there at the end"
+    )
+    add_settings(command)
+    command.add_argument("--verbose", action="store_true", help="log every check, too")
+    command.set_defaults(command=_main)
+
+
+def _main(parsed: Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if parsed.verbose:
+        logging.getLogger("p3_agent").setLevel(logging.DEBUG)
+    asyncio.run(run(settings(parsed)))
+    return 0
 
 
 async def run(settings: Settings) -> None:
@@ -40,29 +62,3 @@ async def run(settings: Settings) -> None:
                     )
                 finally:
                     await keeper.end()
-
-
-async def plan(settings: Settings) -> str:
-    """What `run` would do now, a line a step; changes nothing. Raises what `run` would raise."""
-    async with open_netlink() as netlink:
-        site = await survey(netlink, settings)
-        observed = await netlink.observe(site.link.index)
-        original = Original(netlink, site.link, StateStore(settings.state_dir))
-        original.check(observed, takeover=settings.takeover)
-        steps = planning.plan(site.wanted, observed, takeover=settings.takeover)
-    lines = [step.describe() for step in steps] or ["nothing to do: it is in place"]
-    return "\n".join((site.describe(), *lines))
-
-
-async def restore(settings: Settings) -> str:
-    """Put back what an agent that was killed left; a line a step. Raises one of SENTENCES."""
-    require_net_admin()
-    store = StateStore(settings.state_dir)
-    async with open_netlink() as netlink:
-        link = await netlink.link(settings.device)
-        original = Original(netlink, link, store)
-        with store.lock(original.identity):
-            steps = await original.put_back(takeover=settings.takeover)
-    if not steps:
-        return f"{link.name}: nothing to put back"
-    return "\n".join((f"{link.name}: put back what was there", *steps))

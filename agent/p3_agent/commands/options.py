@@ -1,0 +1,61 @@
+"""Options that several commands share, and the settings that they make."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace, _SubParsersAction
+from pathlib import Path
+from typing import TypeAlias
+
+from p3_agent import config
+
+Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
+"""What `add_subparsers` returns; argparse has no public name for it."""
+
+
+def add_settings(command: ArgumentParser) -> None:
+    """Everything that decides on a tree."""
+    add_place(command)
+    add_socket(command)
+    command.add_argument(
+        "--rate", metavar="RATE", help='the link\'s rate, a little under the bottleneck: "10gbit"'
+    )
+    command.add_argument("--bands", type=int, metavar="N", help="how many bands (default 7)")
+    command.add_argument(
+        "--mode", choices=("auto", "htb", "prio", "htb+prio"), help="which kernel kinds to use"
+    )
+
+
+def add_place(command: ArgumentParser) -> None:
+    """Which interface, and where its state is kept."""
+    command.add_argument("--dev", metavar="NAME", help="the interface")
+    command.add_argument("--config", type=Path, metavar="FILE", help="TOML; options here win")
+    command.add_argument("--state-dir", metavar="DIR", help=f"default {config.DEFAULT_STATE_DIR}")
+    command.add_argument(
+        "--takeover",
+        action="store_true",
+        default=None,
+        help="replace a root qdisc that is neither the agent's nor the kernel's default",
+    )
+
+
+def add_socket(command: ArgumentParser) -> None:
+    """Which agent to talk to."""
+    command.add_argument(
+        "--socket", metavar="PATH", help="default $P3_AGENT_SOCKET, else /run/p3-agent/control.sock"
+    )
+
+
+def settings(parsed: Namespace) -> config.Settings:
+    """What the options say, over what `--config` says; ConfigError when they cannot be."""
+    said = config.Options(
+        device=parsed.dev,
+        rate=getattr(parsed, "rate", None),
+        bands=getattr(parsed, "bands", None),
+        mode=getattr(parsed, "mode", None),
+        takeover=parsed.takeover,
+        socket=getattr(parsed, "socket", None),
+        state_dir=parsed.state_dir,
+    )
+    if parsed.config is not None:
+        said = said.over(config.read_file(parsed.config))
+    return config.settings(said)

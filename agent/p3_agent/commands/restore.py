@@ -1,0 +1,41 @@
+"""`p3-agent restore`: put back what an agent that was killed left."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+
+from p3_agent.commands.options import Commands, add_place, settings
+from p3_agent.config import Settings
+from p3_agent.original import Original
+from p3_agent.site import require_net_admin
+from p3_agent.state import StateStore
+from p3_shaper.netlink import open_netlink
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "restore", help="after a crash: put back what was there before the agent"
+    )
+    add_place(command)
+    command.set_defaults(command=_main)
+
+
+def _main(parsed: Namespace) -> int:
+    print(asyncio.run(restore(settings(parsed))))
+    return 0
+
+
+async def restore(settings: Settings) -> str:
+    """Put back what an agent that was killed left; a line a step. Raises one of SENTENCES."""
+    require_net_admin()
+    store = StateStore(settings.state_dir)
+    async with open_netlink() as netlink:
+        link = await netlink.link(settings.device)
+        original = Original(netlink, link, store)
+        with store.lock(original.identity):
+            steps = await original.put_back(takeover=settings.takeover)
+    if not steps:
+        return f"{link.name}: nothing to put back"
+    return "\n".join((f"{link.name}: put back what was there", *steps))
