@@ -1,4 +1,4 @@
-"""A status for people and for programs. Pure."""
+"""What a running agent tells, for people and for programs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _HEADER = ("band", "DSCP", "class", "guaranteed", "sent", "packets", "drops", "b
 
 def as_json(status: Status) -> str:
     """One JSON object, the control socket's reply without its tag; rates in bits a second."""
-    fields = msgspec.structs.asdict(status)
+    return object_text(msgspec.structs.asdict(status))
+
+
+def object_text(fields: object) -> str:
+    """A JSON object for people to read too: indented."""
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 
@@ -28,7 +32,7 @@ def _lines(status: Status) -> Iterator[str]:
     yield f"{status.device}: {status.mode}{rate} ({status.reason}), agent pid {status.pid}"
     yield f"state: {status.state}"
     yield ""
-    yield from _columns((_HEADER, *map(_row, status.classes)))
+    yield from columns((_HEADER, *map(_row, status.classes)))
     yield ""
     yield from status.tree
     drift = status.drift
@@ -40,31 +44,48 @@ def _lines(status: Status) -> Iterator[str]:
 
 def _row(entry: ClassStatus) -> tuple[str, ...]:
     return (
-        "other" if entry.band is None else str(entry.band),
+        band_name(entry.band),
         "-" if entry.dscp is None else str(entry.dscp),
         entry.classid,
         "-" if entry.guarantee is None else str(Rate(entry.guarantee)),
-        _amount(entry.bytes),
+        amount(entry.bytes),
         str(entry.packets),
         str(entry.drops),
-        _amount(entry.backlog_bytes),
+        amount(entry.backlog_bytes),
         str(entry.backlog_packets),
     )
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+def band_name(band: int | None) -> str:
+    """What a row of a table calls a band; unmarked traffic's is "other"."""
+    return "other" if band is None else str(band)
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """A line a row, every column aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
-def _amount(count: int) -> str:
+def amount(count: int) -> str:
     """Bytes in decimal units: 1234567 is "1.2 MB"."""
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB"))
+
+
+def speed(bits_per_second: float) -> str:
+    """A measured rate, rounded: 123456789 is "123.5 Mbit/s"."""
+    units = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
+    return _scaled(round(bits_per_second), units)
+
+
+def _scaled(count: int, units: Sequence[str]) -> str:
+    first, *larger = units
     if count < 1000:
-        return f"{count} B"
+        return f"{count} {first}"
     size = count / 1000
-    for unit in ("kB", "MB", "GB"):
+    for unit in larger[:-1]:
         if size < 1000:
             return f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:.1f} TB"
+    return f"{size:.1f} {larger[-1]}"

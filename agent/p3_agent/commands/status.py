@@ -7,7 +7,7 @@ from argparse import Namespace
 from p3_agent import client, report
 from p3_agent.commands.options import Commands, add_socket
 from p3_agent.errors import AgentError
-from p3_agent.messages import socket_path
+from p3_agent.messages import Status, socket_path
 
 
 def add(commands: Commands) -> None:
@@ -19,11 +19,17 @@ def add(commands: Commands) -> None:
 
 
 def _main(parsed: Namespace) -> int:
-    status = client.status(parsed.socket)
-    if status is None:
-        raise AgentError(
-            f"no agent listens at {socket_path(parsed.socket)}; start one with `p3-agent run`, "
-            "or name its --socket"
-        )
+    status = ask(parsed.socket)
     print(report.as_json(status) if parsed.json else report.as_text(status))
     return 0 if status.state == "ok" else 1
+
+
+def ask(path: str | None) -> Status:
+    """The status of the agent at `path` (see `socket_path`); AgentError when none listens."""
+    status = client.status(path)
+    if status is None:
+        raise AgentError(
+            f"no agent listens at {socket_path(path)}; start one with `p3-agent run`, "
+            "or name its --socket"
+        )
+    return status
