@@ -15,6 +15,7 @@ from p3_agent.messages import (
     MAX_REPLY,
     AnyReply,
     Bands,
+    Confirm,
     ControlError,
     Done,
     GetBands,
@@ -32,7 +33,7 @@ from p3_agent.messages import (
 )
 from p3_shaper.bands import BandError, BandTable
 
-__all__ = ["ControlError", "bands", "hello", "reconcile", "set_rate", "status"]
+__all__ = ["ControlError", "bands", "confirm", "hello", "reconcile", "set_rate", "status"]
 
 TIMEOUT_S = 5.0
 
@@ -71,6 +72,15 @@ def reconcile(socket_path: Path = None) -> tuple[str, ...] | None:
     Needs root or the agent's group (p3); ControlError `forbidden` otherwise.
     """
     reply = _ask(socket_path, Reconcile(), Done)
+    return None if reply is None else reply.steps
+
+
+def confirm(socket_path: Path = None) -> tuple[str, ...] | None:
+    """Keep the bands of an agent that was started with --confirm; otherwise as `reconcile`.
+
+    The one step says what became of it; ControlError `failed` when it comes too late.
+    """
+    reply = _ask(socket_path, Confirm(), Done)
     return None if reply is None else reply.steps
 
 

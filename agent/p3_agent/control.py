@@ -25,6 +25,7 @@ from p3_agent.messages import (
     AnyReply,
     AnyRequest,
     Bands,
+    Confirm,
     ControlError,
     Done,
     GetBands,
@@ -102,6 +103,10 @@ class Handler(Protocol):
 
     async def reconcile(self) -> Done:
         """Answer Reconcile."""
+        ...
+
+    def confirm(self) -> Done:
+        """Answer Confirm."""
         ...
 
     async def set_rate(self, rate: str) -> Done:
@@ -247,5 +252,7 @@ class ControlServer:
                 return await self._handler.status()
             case Reconcile():
                 return await self._handler.reconcile()
+            case Confirm():
+                return self._handler.confirm()
             case SetRate(rate):
                 return await self._handler.set_rate(rate)

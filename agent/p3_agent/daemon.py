@@ -9,15 +9,18 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 
 from p3_agent.config import Settings, rate_of
+from p3_agent.confirmation import Confirmation
 from p3_agent.control import ControlServer, group_id
+from p3_agent.errors import SENTENCES
 from p3_agent.keeper import Keeper
 from p3_agent.messages import PROTOCOL, Bands, Done, Status, Welcome
 from p3_agent.site import at_rate
-from p3_shaper.netlink import TcError, Watch
-from p3_shaper.plan import PlanError
+from p3_shaper.netlink import Watch
+from p3_shaper.watch import OVERRUN
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +32,10 @@ RETRY_S = 1.0
 class Daemon:
     """Serves one keeper until told to stop."""
 
-    def __init__(self, settings: Settings, keeper: Keeper) -> None:
+    def __init__(self, settings: Settings, keeper: Keeper, confirmation: Confirmation) -> None:
         self._settings = settings
         self._keeper = keeper
+        self._confirmation = confirmation
         self._wake = asyncio.Event()
 
     async def serve(
@@ -44,7 +48,12 @@ class Daemon:
         server = ControlServer(listener, self, group_id(self._settings.group))
         try:
             async with asyncio.TaskGroup() as group:
-                work = (server.serve(), self._hear(watch), self._mend())
+                work = (
+                    server.serve(),
+                    self._hear(watch),
+                    self._mend(watch),
+                    self._confirmation.wait(stop),
+                )
                 tasks = [group.create_task(item) for item in work]
                 ready()
                 await stop.wait()
@@ -56,10 +65,11 @@ class Daemon:
 
     async def _hear(self, watch: Watch) -> None:
         async for change in watch:
-            log.debug("%s: %s", self._settings.device, change.text)
+            level = logging.WARNING if change.what == OVERRUN else logging.DEBUG
+            log.log(level, "%s: %s", self._settings.device, change.text)
             self._wake.set()
 
-    async def _mend(self) -> None:
+    async def _mend(self, watch: Watch) -> None:
         patience = self._settings.reconcile_s
         while True:
             with suppress(TimeoutError):
@@ -69,10 +79,13 @@ class Daemon:
             self._wake.clear()
             patience = self._settings.reconcile_s
             try:
-                await self._keeper.mend()
-            except (TcError, PlanError) as error:
+                await self._keeper.mend(self._settings)
+                patience = min(patience, self._keeper.retry_s or patience)
+            except SENTENCES as error:
                 self._keeper.fail(error)
                 patience = min(patience, RETRY_S)
+            if watch.follow(self._keeper.site.link.index):
+                self._wake.set()  # nobody told what happened to it until now
 
     def welcome(self) -> Welcome:
         """Who this is."""
@@ -100,16 +113,23 @@ class Daemon:
             tree=tree,
             drift=keeper.drift,
             reconciliations=keeper.checks,
+            unconfirmed_s=self._confirmation.left_s,
         )
 
     async def reconcile(self) -> Done:
         """Mend now."""
-        return Done(await self._keeper.mend())
+        return Done(await self._keeper.mend(self._settings, asked=True))
+
+    def confirm(self) -> Done:
+        """Keep what was started with --confirm."""
+        return Done((self._confirmation.confirm(),))
 
     async def set_rate(self, rate: str) -> Done:
         """Change the rate in place; the tree stays as it is if that cannot be."""
         site = at_rate(self._keeper.site, self._settings, rate_of(rate))
-        return Done(await self._keeper.change(site))
+        steps = await self._keeper.change(site)
+        self._settings = replace(self._settings, rate=site.choice.rate)  # kept if it comes back
+        return Done(steps)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

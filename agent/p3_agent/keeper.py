@@ -6,16 +6,21 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
+from p3_agent.budget import Budget
+from p3_agent.config import Settings
 from p3_agent.errors import AgentError
+from p3_agent.lock import hold
 from p3_agent.messages import ClassStatus, Drift
 from p3_agent.original import Original, is_others
-from p3_agent.site import Site
+from p3_agent.site import Site, survey
+from p3_agent.state import StateStore
 from p3_shaper.describe import describe_tree
-from p3_shaper.netlink import Netlink
+from p3_shaper.netlink import Netlink, TcError
 from p3_shaper.operations import Operation
+from p3_shaper.plan import plan
 from p3_shaper.tcmessage import Counters, handle_text
 
 log = logging.getLogger(__name__)
@@ -23,6 +28,7 @@ log = logging.getLogger(__name__)
 OK = "ok"
 _MAX_LINES, _MAX_LINE = 200, 200  # of a tree in a reply, which is bounded
 _MAX_LOGGED = 4
+_REPAIRS, _REPAIR_S = 10, 30.0
 
 
 class LinkGoneError(AgentError):
@@ -35,40 +41,60 @@ class Keeper:
     `state` is OK, or a sentence on what is wrong.
     """
 
-    def __init__(self, netlink: Netlink, site: Site, original: Original, *, takeover: bool) -> None:
+    def __init__(self, netlink: Netlink, store: StateStore, site: Site, *, takeover: bool) -> None:
         self._netlink = netlink
-        self._original = original
+        self._store = store
+        self._original = Original(netlink, site.link, store)
         self._takeover = takeover
+        self._held = ExitStack()
         self._turn = asyncio.Lock()
+        self._budget = Budget(_REPAIRS, _REPAIR_S)
         self.site = site
         self.state = OK
+        self.retry_s: float | None = None
         self.checks = 0
         self.drift = Drift(0, ())
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Be the only agent on the interface meanwhile; AgentError if there is another."""
+        self._held.enter_context(hold(self.site.link))
+        try:
+            yield
+        finally:
+            self._held.close()
 
     async def begin(self) -> tuple[str, ...]:
         """Save the original and apply the tree; the steps taken. Nothing is changed if it raises.
 
         Raises AgentError, TcError, PlanError or ReplayError.
         """
-        observed = await self._netlink.observe(self.site.link.index)
-        saved_now = await self._original.keep(observed, takeover=self._takeover)
+        return await self._begin(self.site, self._original)
+
+    async def _begin(self, site: Site, original: Original) -> tuple[str, ...]:
+        observed = await self._netlink.observe(site.link.index)
+        saved_now = await original.keep(observed, takeover=self._takeover)
         try:
-            return await self._apply(self.site, takeover=self._takeover)
+            return await self._apply(site)
         except Exception:
             # An original that is older than this start belongs to the tree that is there again.
             if saved_now:
-                await self._original.put_back(takeover=self._takeover)
+                await original.put_back(takeover=self._takeover)
             raise
 
-    async def mend(self) -> tuple[str, ...]:
+    async def mend(self, settings: Settings, *, asked: bool = False) -> tuple[str, ...]:
         """Compare with the wanted tree and repair; the steps taken, usually none.
 
-        Another's qdisc at the root is left alone without a takeover, and `state` says so. Raises
-        LinkGoneError, TcError.
+        `state` says why when nothing is repaired: another's qdisc is at the root and there is no
+        takeover; the interface is gone (when it is back, it gets what `settings` say); or others
+        undo every repair, and nobody `asked` for one more. `retry_s` is then when to try again.
+        Raises one of SENTENCES.
         """
         async with self._turn:
             self.checks += 1
-            self._require_link()
+            self.retry_s = None
+            if self._is_gone():
+                return await self._come_back(settings)
             observed = await self._netlink.observe(self.site.link.index)
             root = observed.root
             if root is not None and is_others(observed) and not self._takeover:
@@ -77,8 +103,17 @@ class Keeper:
                     "root, and the bands have no effect: remove it, or restart with --takeover"
                 )
                 return ()
-            steps = await self._apply(self.site, takeover=self._takeover)
+            wait_s = 0.0 if asked else self._budget.wait_s(_now())
+            if wait_s and plan(self.site.wanted, observed, takeover=self._takeover):
+                self.retry_s = wait_s
+                self._set_state(
+                    "another program keeps undoing the bands, and the next repair has to wait: "
+                    "find it (`tc monitor` shows its changes) and stop it"
+                )
+                return ()
+            steps = await self._apply(self.site)
             if steps:
+                self._budget.spend(_now())
                 self.drift = Drift(self.drift.repairs + 1, steps[:_MAX_LINES])
                 log.warning("%s: repaired: %s", self.site.link.name, _short(steps))
             self._set_state(OK)
@@ -88,8 +123,9 @@ class Keeper:
     async def change(self, site: Site) -> tuple[str, ...]:
         """Keep another tree from now on; the steps taken. The old one stays if it raises."""
         async with self._turn:
-            self._require_link()
-            steps = await self._apply(site, takeover=self._takeover)
+            if self._is_gone():
+                raise LinkGoneError(self._gone())
+            steps = await self._apply(site)
             self.site = site
             log.info("now %s", site.describe())
             return steps
@@ -98,9 +134,7 @@ class Keeper:
         """Put back what was there before; another's qdisc stays without a takeover."""
         async with self._turn:
             name = self.site.link.name
-            try:
-                self._require_link()
-            except LinkGoneError:
+            if self._is_gone():
                 self._original.forget()
                 return
             observed = await self._netlink.observe(self.site.link.index)
@@ -147,29 +181,58 @@ class Keeper:
             for row in rows
         )
 
-    async def _apply(self, site: Site, *, takeover: bool) -> tuple[str, ...]:
+    async def _apply(self, site: Site) -> tuple[str, ...]:
         operations: list[Operation] = await self._netlink.ensure(
-            site.link.index, site.wanted, takeover=takeover
+            site.link.index, site.wanted, takeover=self._takeover
         )
         return tuple(operation.describe() for operation in operations)
 
-    def _require_link(self) -> None:
-        link = self.site.link
+    def _is_gone(self) -> bool:
         try:
-            socket.if_indextoname(link.index)
+            socket.if_indextoname(self.site.link.index)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            raise LinkGoneError(
-                f"the interface {link.name} (number {link.index}) was removed: "
-                "start the agent again when it is back"
-            ) from error
+            return True
+        return False
+
+    def _gone(self) -> str:
+        link = self.site.link
+        return (
+            f"the interface {link.name} (number {link.index}) was removed: "
+            "the bands return when it does"
+        )
+
+    async def _come_back(self, settings: Settings) -> tuple[str, ...]:
+        """Begin anew where an interface of the name is again; no steps while there is none."""
+        self._original.forget()
+        try:
+            site = await survey(self._netlink, settings)
+        except TcError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            self._set_state(self._gone())
+            return ()
+        with ExitStack() as held:
+            held.enter_context(hold(site.link))
+            original = Original(self._netlink, site.link, self._store)
+            steps = await self._begin(site, original)
+            self._held.close()
+            self._held = held.pop_all()
+        self.site, self._original = site, original
+        log.info("%s is back: %s", site.link.name, site.describe())
+        self._set_state(OK)
+        return steps
 
     def _set_state(self, state: str) -> None:
         if state != self.state:
             level = logging.INFO if state == OK else logging.WARNING
             log.log(level, "%s: %s", self.site.link.name, state)
         self.state = state
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _short(steps: Sequence[str]) -> str:

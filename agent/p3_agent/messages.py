@@ -64,8 +64,12 @@ class SetRate(Request, frozen=True, tag="set-rate"):
     rate: RateText
 
 
-AnyRequest = Hello | GetBands | GetStatus | Reconcile | SetRate
-WRITES = (Reconcile, SetRate)
+class Confirm(Request, frozen=True, tag="confirm"):
+    """Keep the bands of an agent that was started with --confirm. Root and the agent's group."""
+
+
+AnyRequest = Hello | GetBands | GetStatus | Reconcile | SetRate | Confirm
+WRITES = (Reconcile, SetRate, Confirm)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -116,7 +120,10 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 class Status(Reply, frozen=True, tag="status"):
-    """Answers GetStatus. `state` is `ok`, or what is wrong in a sentence. `rate` bits a second."""
+    """Answers GetStatus. `state` is `ok`, or what is wrong in a sentence. `rate` bits a second.
+
+    `unconfirmed_s`: seconds until all goes back unless it is confirmed; None if it is, or need not.
+    """
 
     version: str
     pid: int
@@ -130,6 +137,7 @@ class Status(Reply, frozen=True, tag="status"):
     tree: tuple[str, ...]
     drift: Drift
     reconciliations: int
+    unconfirmed_s: float | None = None
 
 
 class Done(Reply, frozen=True, tag="done"):

@@ -27,18 +27,13 @@ def is_others(tree: Tree) -> bool:
 
 
 class Original:
-    """One interface's original. The caller holds the interface's lock in `store`."""
+    """One interface's original. The caller holds the interface (see `lock`)."""
 
     def __init__(self, netlink: Netlink, link: Link, store: StateStore) -> None:
         self._netlink = netlink
         self._link = link
         self._store = store
         self._identity = Identity.here(link.index, link.mac)
-
-    @property
-    def identity(self) -> Identity:
-        """What the interface is saved and locked under."""
-        return self._identity
 
     def check(self, observed: Tree, *, takeover: bool) -> None:
         """Raise AgentError unless the agent may put its tree where `observed` is."""

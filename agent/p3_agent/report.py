@@ -31,6 +31,8 @@ def _lines(status: Status) -> Iterator[str]:
     rate = "" if status.rate is None else f" at {Rate(status.rate)}"
     yield f"{status.device}: {status.mode}{rate} ({status.reason}), agent pid {status.pid}"
     yield f"state: {status.state}"
+    if status.unconfirmed_s is not None:
+        yield f"goes back in {status.unconfirmed_s:.0f} s unless `p3-agent confirm` is run"
     yield ""
     yield from columns((_HEADER, *map(_row, status.classes)))
     yield ""

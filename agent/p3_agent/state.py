@@ -7,10 +7,8 @@ a temporary file, fsynced and renamed: it is there whole, or not at all.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,69 +107,13 @@ class StateStore:
 
     def sweep(self, boot: str) -> None:
         """Remove what earlier boots left: their qdiscs went with them."""
-        for path in (*self._directory.glob("*.json"), *self._directory.glob("*.lock")):
+        for path in self._directory.glob("*.json"):
             if not path.name.startswith(f"{boot}."):
                 with suppress(OSError):  # it is never read; the next agent tries again
                     path.unlink(missing_ok=True)
 
-    @contextmanager
-    def lock(self, identity: Identity) -> Iterator[None]:
-        """Hold the interface for this process; AgentError when another process holds it.
-
-        The kernel drops the lock with the process, however it ends.
-        """
-        path = self._directory / f"{identity.key}.lock"
-        descriptor = self._open_locked(path)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)  # before the lock goes, so that no other can hold it yet
-            os.close(descriptor)
-
-    def _open_locked(self, path: Path) -> int:
-        try:
-            self._make()
-            while True:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                if _holds(descriptor, path):
-                    return descriptor
-                os.close(descriptor)
-        except OSError as error:
-            raise AgentError(
-                f"cannot use the state directory {self._directory}: {error.strerror}; "
-                "choose another --state-dir"
-            ) from error
-
     def _make(self) -> None:
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-
-
-def _holds(descriptor: int, path: Path) -> bool:
-    """Lock an open file for this process; False if it is no longer the one at `path`."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A holder that ended meanwhile has removed the file that was opened here.
-        if not _is_at(descriptor, path):
-            return False
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
-        os.close(descriptor)
-        raise AgentError(
-            f"another p3-agent (pid {holder}) has this interface ({path}); stop it first"
-        ) from error
-    except OSError:
-        os.close(descriptor)
-        raise
-    return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -204,9 +204,12 @@ class Netlink:
         await self.apply(index, operations)
         return operations
 
-    def watch(self, index: int) -> Watch:
-        """Changes of interface `index` that were not made here; enter it with `async with`."""
-        return Watch(self._namespace, index, self._channel.port)
+    def watch(self, index: int, name: str = "") -> Watch:
+        """Changes of interface `index` that were not made here; enter it with `async with`.
+
+        With a `name`, it also tells of any link that has or takes that name.
+        """
+        return Watch(self._namespace, index, name, self._channel.port)
 
     async def _dump(
         self, kind: Object, index: int, parent: int = 0

@@ -12,7 +12,7 @@ from typing import Self
 from p3_shaper.channel import ChannelError, Event, open_events
 from p3_shaper.describe import describe_message
 from p3_shaper.errors import no_namespace, refused
-from p3_shaper.linkmessage import index_of, link_of
+from p3_shaper.linkmessage import link_of
 from p3_shaper.tcmessage import parse
 
 QDISC, CLASS, FILTER, LINK, OVERRUN = "qdisc", "class", "filter", "link", "overrun"
@@ -36,9 +36,10 @@ class Watch:
     Enter it before the tree is first read, and nothing falls between.
     """
 
-    def __init__(self, namespace: str | None, index: int, own_port: int) -> None:
+    def __init__(self, namespace: str | None, index: int, name: str, own_port: int) -> None:
         self._namespace = namespace
         self._index = index
+        self._name = name
         self._own_port = own_port
         self._stack = AsyncExitStack()
         self._events: AsyncIterator[Event] | None = None
@@ -59,6 +60,12 @@ class Watch:
         self._events = None
         await self._stack.aclose()
 
+    def follow(self, index: int) -> bool:
+        """Watch interface `index` from now on; whether that is another one."""
+        is_other = index != self._index
+        self._index = index
+        return is_other
+
     def __aiter__(self) -> Self:
         return self
 
@@ -72,7 +79,7 @@ class Watch:
                 if error.errno != errno.ENOBUFS:
                     raise refused(f"watch interface number {self._index}", error) from error
                 await self._reopen()
-                return Change(OVERRUN, text="the kernel dropped notifications")
+                return Change(OVERRUN, text="the kernel dropped notifications: all is read again")
             if change is not None:
                 return change
 
@@ -86,9 +93,9 @@ class Watch:
         if event.port == self._own_port:
             return None
         if event.object is None:
-            if index_of(event.payload) != self._index:
-                return None
             link = link_of(event.payload, None)
+            if link.index != self._index and (not self._name or link.name != self._name):
+                return None
             return Change(LINK, event.removed, f"link {link.name} {'up' if link.is_up else 'down'}")
         index, message, _ = parse(event.object, event.payload)
         if index != self._index:

@@ -145,6 +145,16 @@ class Agent:
             assert data, f"no {part!r} on {stream}: {self.said} {self._errors()}"
             self.said[stream] += data.decode()
 
+    def await_end(self, stream: str = "stdout") -> None:
+        """Wait until nobody can write there any more: the agent and all that it started ended."""
+        while True:
+            ready, _, _ = select.select([self._streams[stream]], [], [], PATIENCE)
+            assert ready, f"{stream} stays open: {self.said}"
+            data = os.read(self._streams[stream], 65536)
+            if not data:
+                return
+            self.said[stream] += data.decode()
+
     def _errors(self) -> str:
         ready, _, _ = select.select([self._streams["stderr"]], [], [], 0)
         return os.read(self._streams["stderr"], 65536).decode() if ready else ""

@@ -1,7 +1,9 @@
 """What others do to the tree while the agent runs."""
 
 import re
+import signal
 
+import pytest
 from agent.running import AGENT, Place, add_foreign
 
 from p3_agent import client
@@ -83,15 +85,74 @@ def test_it_checks_without_being_told(here: Place) -> None:
         agent.await_line("checked")
 
 
-def test_an_interface_that_goes_ends_the_agent(here: Place) -> None:
+def test_an_interface_that_comes_back_gets_the_bands_again(here: Place) -> None:
     with here.running(*RATE) as agent:
+        assert client.set_rate("100mbit", here.socket)
         assert here.run("ip", "link", "del", "eth0").returncode == 0
         agent.await_line("the interface eth0 (number")
-        assert agent.process.wait(10) == 1
-    assert list(here.state.iterdir()) == []
-    here.make_link()
-    with here.running(*RATE) as agent:
+        assert list(here.state.iterdir()) == []
+        status = here.run(AGENT, "status")
+        assert status.returncode == 1
+        assert "was removed: the bands return when it does" in status.stdout
+        with pytest.raises(client.ControlError, match="was removed"):
+            client.set_rate("200mbit", here.socket)
+        here.make_link()
+        agent.await_line("eth0 is back")
+        assert "rate 100Mbit" in here.shown()
+        here.tc("qdisc del dev eth0 root")
+        agent.await_line("repaired")
+        assert f"pid {agent.pid}" in here.agent("restore").stderr
         assert agent.stop() == 0
+    assert "7033:" not in here.shown()
+    assert list(here.state.iterdir()) == []
+
+
+def test_an_interface_that_comes_back_with_another_root_is_left_alone(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        for command in (
+            "ip link del eth0",
+            "ip link add eth5 type veth peer name peer0",
+            "tc qdisc add dev eth5 root handle 1: htb",
+            "ip link set eth5 name eth0",
+        ):
+            assert here.run(*command.split()).returncode == 0
+        agent.await_line("has a root qdisc that is not the agent's, htb 1:")
+        here.tc("qdisc del dev eth0 root")
+        agent.await_line("eth0 is back")
+        assert tree(here) == "nothing to do: it is in place"
+
+
+def test_a_program_that_undoes_every_repair_is_not_fought_without_end(here: Place) -> None:
+    before = here.shown()
+    with here.running(*RATE, "--takeover") as agent:
+        line = ""
+        while "has to wait" not in line:
+            here.tc("qdisc replace dev eth0 root handle 1: pfifo")
+            line = agent.await_line("eth0: ")
+        status = client.status(here.socket)
+        assert status is not None
+        assert "keeps undoing" in status.state
+        assert status.drift.repairs == 10
+        assert "qdisc pfifo 1: root" in here.shown()
+        assert client.reconcile(here.socket), "asked for, it is made at once"
+        assert tree(here) == "nothing to do: it is in place"
+        assert agent.stop() == 0
+    assert here.shown() == before
+
+
+def test_notifications_that_the_kernel_dropped_hide_no_drift(here: Place) -> None:
+    """More changes than the socket holds, while the agent may not run."""
+    flood = ("qdisc change dev lo root handle 5: pfifo limit 7",) * 4000
+    here.tc("qdisc add dev lo root handle 5: pfifo")
+    with here.running(*RATE) as agent:
+        agent.process.send_signal(signal.SIGSTOP)
+        here.tc(*flood, "qdisc del dev eth0 root")
+        agent.process.send_signal(signal.SIGCONT)
+        agent.await_line("the kernel dropped notifications")
+        agent.await_line("repaired")
+        here.tc("qdisc del dev eth0 root")
+        agent.await_line("repaired")
+        assert tree(here) == "nothing to do: it is in place"
 
 
 def test_link_down_and_up_and_a_new_name_leave_the_tree(here: Place) -> None:

@@ -83,15 +83,21 @@ def test_a_second_agent_on_the_interface(here: Place) -> None:
             done = here.agent("run", *RATE, *arguments)
             assert done.returncode == 1
             assert f"pid {agent.pid}" in done.stderr
-        elsewhere = ("--state-dir", str(here.directory / "elsewhere"))
-        done = here.agent("run", *RATE, *elsewhere)
-        assert done.returncode == 1
-        assert "something listens" in done.stderr
-        done = here.agent("run", *RATE, *elsewhere, "--socket", str(here.directory / "other.sock"))
-        assert done.returncode == 1
-        assert "not saved in this --state-dir" in done.stderr
+        state = ("--state-dir", str(here.directory / "elsewhere"), "--takeover")
+        socket = ("--socket", str(here.directory / "other.sock"))
+        for command in (("run", *RATE, *state, *socket), ("restore", *state)):
+            done = here.agent(*command)
+            assert done.returncode == 1
+            assert f"pid {agent.pid}" in done.stderr
         assert here.shown() == shown
         assert here.run(AGENT, "status").returncode == 0
+
+
+def test_the_socket_of_another_agent(here: Place) -> None:
+    with here.running(*RATE):
+        done = here.run(AGENT, "run", "--dev", "lo", "--state-dir", str(here.state), *RATE)
+        assert done.returncode == 1
+        assert "something listens" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("dance",), ("run", "--mode", "fifo"), ("run", "--x")])

@@ -1,9 +1,9 @@
-import os
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent.running import Place, add_foreign
 
 from p3_agent.errors import AgentError
 from p3_agent.state import Identity, Saved, StateStore
@@ -61,47 +61,41 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AgentError, match="--state-dir"):
         StateStore(tmp_path / "file").save(IDENTITY, Saved("eth0", b""))
-    with (
-        pytest.raises(AgentError, match="--state-dir"),
-        StateStore(tmp_path / "file").lock(IDENTITY),
-    ):
-        pass
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "p3t", tmp_path], check=True)
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A directory that holds not one byte more."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "p3t", tmp_path], check=True)
     try:
-        store = StateStore(tmp_path)
-        with pytest.raises(AgentError, match="No space left"):
-            store.save(IDENTITY, Saved("eth0", b"x" * 20000))
-        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "other").write_bytes(b"x" * 8192)
+        yield tmp_path
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from p3_agent.state import Identity, StateStore
-with StateStore(Path(sys.argv[1])).lock(Identity("boot", 7, 2, "02:00:00:00:00:01")):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+def test_a_full_disk_is_named_and_leaves_nothing(full: Path) -> None:
+    with pytest.raises(AgentError, match="No space left"):
+        StateStore(full).save(IDENTITY, Saved("eth0", b"x"))
+    assert [path.name for path in full.iterdir()] == ["other"]
 
 
-def test_one_process_holds_an_interface(tmp_path: Path) -> None:
-    store = StateStore(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(AgentError, match=f"pid {holder.pid}"), store.lock(IDENTITY):
-            pass
-        with store.lock(Identity("boot", 7, 3, IDENTITY.mac)):
-            pass
-        holder.kill()
-    assert os.listdir(tmp_path), "a killed holder cannot remove its lock file"  # noqa: PTH208
-    with store.lock(IDENTITY):
-        pass
-    assert list(tmp_path.iterdir()) == []
+def test_a_full_disk_stops_a_start_before_anything_changes(here: Place, full: Path) -> None:
+    before = add_foreign(here)
+    done = here.agent("run", "--rate", "200mbit", "--takeover", "--state-dir", str(full))
+    assert done.returncode == 1
+    assert "cannot save the original queueing" in done.stderr
+    assert "No space left on device; free space there" in done.stderr
+    assert here.shown() == before
+    assert [path.name for path in full.iterdir()] == ["other"]
+
+
+def test_a_disk_that_fills_up_later_keeps_nobody_from_going_back(here: Place, full: Path) -> None:
+    before = add_foreign(here)
+    (full / "other").unlink()
+    with here.running("--rate", "200mbit", "--takeover", "--state-dir", str(full)) as agent:
+        (full / "other").write_bytes(b"x" * 4096)
+        assert agent.stop() == 0
+        agent.await_line("No space left")
+    assert here.shown() == before
+    assert [path.name for path in full.iterdir()] == ["other"]

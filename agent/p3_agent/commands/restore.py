@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from p3_agent.commands.options import Commands, add_place, settings
 from p3_agent.config import Settings
+from p3_agent.lock import hold
 from p3_agent.original import Original
 from p3_agent.site import require_net_admin
 from p3_agent.state import StateStore
@@ -30,11 +31,10 @@ def _main(parsed: Namespace) -> int:
 async def restore(settings: Settings) -> str:
     """Put back what an agent that was killed left; a line a step. Raises one of SENTENCES."""
     require_net_admin()
-    store = StateStore(settings.state_dir)
     async with open_netlink() as netlink:
         link = await netlink.link(settings.device)
-        original = Original(netlink, link, store)
-        with store.lock(original.identity):
+        with hold(link):
+            original = Original(netlink, link, StateStore(settings.state_dir))
             steps = await original.put_back(takeover=settings.takeover)
     if not steps:
         return f"{link.name}: nothing to put back"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import logging
 from argparse import Namespace
+from contextlib import ExitStack
 
+from p3_agent import logs
 from p3_agent.commands.options import Commands, add_settings, settings
 from p3_agent.config import Settings
+from p3_agent.confirmation import Confirmation, seconds_of
 from p3_agent.control import listening
 from p3_agent.daemon import Daemon, stop_on_signals
+from p3_agent.guard import guard
 from p3_agent.keeper import Keeper
-from p3_agent.original import Original
 from p3_agent.site import require_net_admin, survey
 from p3_agent.state import StateStore
-from p3_shaper.netlink import open_netlink
+from p3_shaper.netlink import Netlink, open_netlink
 
 
 def add(commands: Commands) -> None:
@@ -23,42 +26,68 @@ def add(commands: Commands) -> None:
         "run", help="apply the bands, keep them, and put back what was there at the end"
     )
     add_settings(command)
+    command.add_argument(
+        "--confirm",
+        type=_seconds,
+        metavar="TIME",
+        help='go back after TIME ("60s", "5min") unless `p3-agent confirm` is run',
+    )
     command.add_argument("--verbose", action="store_true", help="log every check, too")
     command.set_defaults(command=_main)
 
 
+def _seconds(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _main(parsed: Namespace) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    if parsed.verbose:
-        logging.getLogger("p3_agent").setLevel(logging.DEBUG)
-    asyncio.run(run(settings(parsed)))
+    logs.start(verbose=parsed.verbose)
+    asyncio.run(run(settings(parsed), parsed.confirm))
     return 0
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: Settings, confirm_s: float | None = None) -> None:
     """Apply the tree, keep it until a signal, and put back what was there.
 
     Prints one line that starts with `ready` when the tree is in place and the socket is served.
-    Raises one of SENTENCES; when that is before `ready`, nothing was changed.
+    Raises one of SENTENCES; when that is before `ready`, nothing was changed. With `confirm_s` it
+    ends so many seconds after `ready` with NotConfirmedError, unless it is confirmed.
     """
     require_net_admin()
     stop = stop_on_signals()
-    store = StateStore(settings.state_dir)
+    confirmation = Confirmation(confirm_s)
     async with open_netlink() as netlink:
-        site = await survey(netlink, settings)
-        original = Original(netlink, site.link, store)
-        with store.lock(original.identity), listening(settings.socket) as listener:
-            async with netlink.watch(site.link.index) as watch:
-                keeper = Keeper(netlink, site, original, takeover=settings.takeover)
-                await keeper.begin()
-                try:
-                    await Daemon(settings, keeper).serve(
-                        listener,
-                        watch,
-                        stop,
-                        ready=lambda: print(
-                            f"ready {site.describe()}, listening at {settings.socket}", flush=True
-                        ),
-                    )
-                finally:
-                    await keeper.end()
+        with ExitStack() as stack:
+            if confirm_s is not None:
+                confirmation.then(stack.enter_context(guard(settings)).release)
+            await keep(netlink, StateStore(settings.state_dir), settings, confirmation, stop)
+    confirmation.check()
+
+
+async def keep(
+    netlink: Netlink,
+    store: StateStore,
+    settings: Settings,
+    confirmation: Confirmation,
+    stop: asyncio.Event,
+) -> None:
+    """One agent's life on its interface, from the first look until `stop` is set; as `run`."""
+    site = await survey(netlink, settings)
+    keeper = Keeper(netlink, store, site, takeover=settings.takeover)
+    with keeper.holding(), listening(settings.socket) as listener:
+        async with netlink.watch(site.link.index, site.link.name) as watch:
+            await keeper.begin()
+            try:
+                await Daemon(settings, keeper, confirmation).serve(
+                    listener,
+                    watch,
+                    stop,
+                    ready=lambda: print(
+                        f"ready {site.describe()}, listening at {settings.socket}", flush=True
+                    ),
+                )
+            finally:
+                await keeper.end()

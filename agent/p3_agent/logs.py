@@ -1,0 +1,48 @@
+"""Log lines that never hold up the work: what cannot be written at once is dropped and counted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+
+_AT_ONCE = 4096
+"""PIPE_BUF: as much as a descriptor that polls as writable takes without blocking (pipe(7))."""
+_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+
+class PromptHandler(logging.Handler):
+    """Writes each line in one write to a descriptor, or not at all if nobody reads there."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; lines that had to be dropped are counted in the next that is written."""
+        text = self.format(record)
+        if self._dropped:
+            text = f"({self._dropped} lines could not be written) {text}"
+        data = text.encode(errors="backslashreplace")[: _AT_ONCE - 1] + b"\n"
+        self._dropped = 0 if self._write(data) else self._dropped + 1
+
+    def _write(self, data: bytes) -> bool:
+        # Polled rather than O_NONBLOCK, which whoever shares the terminal or pipe would get, too.
+        if not any(events & select.POLLOUT for _, events in self._poll.poll(0)):
+            return False
+        try:
+            return os.write(self._descriptor, data) == len(data)
+        except OSError:  # nobody is there to read, nor to be told
+            return False
+
+
+def start(*, verbose: bool) -> None:
+    """Log to standard error, every check if `verbose`."""
+    handler = PromptHandler(sys.stderr.fileno())
+    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=[handler])
+    if verbose:
+        logging.getLogger("p3_agent").setLevel(logging.DEBUG)
