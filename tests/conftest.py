@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support import leaks
+from support import leaks, second_kernel
 from support.clusters import MakeCluster
 
 from p3_shaper.cluster import PORT_BUFFER, Cluster, Pair
@@ -21,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{NATIVE_THREADS}: the test starts thread pools of a native library (torch's), which stay",
     )
+    second_kernel.register(config)
     leaks.adopt_orphans()
     # Ends the run, as Ctrl-C does; by itself a cluster would make it end but the test at hand.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -17,7 +17,7 @@ from p3_shaper.kinds import missing_in_config
 from p3_shaper.link import Link
 from p3_shaper.netlink import Hook, Netlink, Snapshot, TcError, open_netlink
 from p3_shaper.operations import make
-from p3_shaper.parts import HtbOptions
+from p3_shaper.parts import HtbOptions, Qdisc
 from p3_shaper.plan import PlanError, clear, plan
 from p3_shaper.rates import parse_rate
 from p3_shaper.replay import ReplayError
@@ -211,22 +211,38 @@ def test_a_bpf_filter_is_refused_before_anything_changes(pair: Pair) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("kind", ["prio", "htb+prio"])
-def test_prio_where_the_kernel_has_it_and_a_clear_refusal_where_not(pair: Pair, kind: str) -> None:
+@pytest.mark.needs_kinds("prio")
+@pytest.mark.parametrize(
+    ("kind", "bands"),
+    [("prio", 1), ("prio", 7), ("prio", 15), ("htb+prio", 2), ("htb+prio", 7), ("htb+prio", 16)],
+)
+def test_prio_trees_read_back_as_applied(pair: Pair, kind: str, bands: int) -> None:
+    """From the fewest to the most that the kernel allows; in mode prio one more is unmarked's."""
+
+    async def work() -> None:
+        async with device(pair.nodes[0]) as (netlink, link):
+            table = BandTable(tuple(range(5, 5 + bands)))
+            tree = prio_tree(table) if kind == "prio" else htb_prio_tree(table, RATE, link.limits)
+            await netlink.ensure(link.index, tree)
+            assert await netlink.observe(link.index) == tree
+            assert await netlink.ensure(link.index, tree) == []
+
+    asyncio.run(work())
+
+
+def test_a_tree_of_a_kind_that_the_kernel_lacks_is_refused_and_nothing_changes(pair: Pair) -> None:
     node = pair.nodes[0]
 
     async def work() -> None:
         async with device(node) as (netlink, link):
             before = shown(node)
-            tree = prio_tree(TABLE) if kind == "prio" else htb_prio_tree(TABLE, RATE, link.limits)
-            if await netlink.missing(tree.kinds):
-                with pytest.raises(TcError, match="lacks prio, and nothing was changed") as caught:
-                    await netlink.ensure(link.index, tree)
-                assert caught.value.errno == errno.EOPNOTSUPP
-                assert shown(node) == before
-            else:
-                await netlink.ensure(link.index, tree)
-                assert await netlink.observe(link.index) == tree
+            tree = htb_tree(TABLE, RATE, link.limits)
+            leaf = Qdisc("p3-nonsense", 0x7044_0000, 0x7033_0011)
+            other = [leaf if item.parent == leaf.parent else item for item in tree.qdiscs]
+            with pytest.raises(TcError, match="lacks p3-nonsense, and nothing was") as caught:
+                await netlink.ensure(link.index, replace(tree, qdiscs=tuple(other)))
+            assert caught.value.errno == errno.EOPNOTSUPP
+            assert shown(node) == before
 
     asyncio.run(work())
 
