@@ -107,7 +107,7 @@ class StateStore:
 
     def sweep(self, boot: str) -> None:
         """Remove what earlier boots left: their qdiscs went with them."""
-        for path in self._directory.glob("*.json"):
+        for path in (*self._directory.glob("*.json"), *self._directory.glob("*.tmp")):
             if not path.name.startswith(f"{boot}."):
                 with suppress(OSError):  # it is never read; the next agent tries again
                     path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from p3_agent.lock import hold
 from p3_agent.original import Original
 from p3_agent.site import require_net_admin
 from p3_agent.state import StateStore
-from p3_shaper.netlink import open_netlink
+from p3_shaper.netlink import Netlink, open_netlink
 
 
 def add(commands: Commands) -> None:
@@ -32,10 +32,14 @@ async def restore(settings: Settings) -> str:
     """Put back what an agent that was killed left; a line a step. Raises one of SENTENCES."""
     require_net_admin()
     async with open_netlink() as netlink:
-        link = await netlink.link(settings.device)
-        with hold(link):
-            original = Original(netlink, link, StateStore(settings.state_dir))
-            steps = await original.put_back(takeover=settings.takeover)
+        steps = await put_back(netlink, StateStore(settings.state_dir), settings)
     if not steps:
-        return f"{link.name}: nothing to put back"
-    return "\n".join((f"{link.name}: put back what was there", *steps))
+        return f"{settings.device}: nothing to put back"
+    return "\n".join((f"{settings.device}: put back what was there", *steps))
+
+
+async def put_back(netlink: Netlink, store: StateStore, settings: Settings) -> tuple[str, ...]:
+    """The same; the steps taken."""
+    link = await netlink.link(settings.device)
+    with hold(link):
+        return await Original(netlink, link, store).put_back(takeover=settings.takeover)
