@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from p3_agent.commands import confirm, plan, restore, run, status, top
+from p3_agent.commands import confirm, mark, plan, restore, run, status, top
 from p3_agent.errors import SENTENCES
 from p3_agent.messages import ControlError
 
-_COMMANDS = (run, plan, status, top, confirm, restore)
+_COMMANDS = (run, plan, status, top, confirm, restore, mark)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
