@@ -4,112 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
+from support.flows import FAMILIES, MEGABYTE, Flow
 
-from p3_shaper.bands import default_table
+from p3_shaper.bands import Band, BandTable, default_table
 from p3_shaper.cluster import Node, Pair
-from p3_shaper.namespace import socket_in
 from p3_shaper.netlink import Netlink, open_netlink
+from p3_shaper.operations import make, messages_of
 from p3_shaper.rates import Rate, parse_rate
-from p3_shaper.tree import Tree, htb_tree
+from p3_shaper.tcmessage import TC_ROOT
+from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
 
 RATE = parse_rate("200mbit")
 TABLE = default_table()
-MEGABYTE = 1_000_000
-GIVE_UP_S = 30.0
-"""Far beyond what any of this takes: a test that hangs must end."""
-
-FAMILIES = pytest.mark.parametrize(
-    "family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"]
-)
-
-
-class Flow:
-    """A TCP connection from one node to another that is always sending, until closed."""
-
-    def __init__(self, sender: socket.socket, receiver: socket.socket) -> None:
-        self.sender = sender
-        self.received = 0
-        self._receiver = receiver
-        self._progress = asyncio.Condition()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @classmethod
-    @asynccontextmanager
-    async def between(
-        cls, node: Node, peer: Node, family: socket.AddressFamily, tos: int
-    ) -> AsyncIterator[Flow]:
-        address = peer.address if family == socket.AF_INET else peer.address6
-        with (
-            socket_in(peer.name, family, socket.SOCK_STREAM) as listener,
-            socket_in(node.name, family, socket.SOCK_STREAM) as sender,
-        ):
-            for end in (listener, sender):
-                _mark(end, family, tos)
-                end.setblocking(False)
-            listener.bind((address, 0))
-            listener.listen()
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(sender, listener.getsockname()[:2])
-            receiver, _ = await loop.sock_accept(listener)
-            with receiver:
-                receiver.setblocking(False)
-                flow = cls(sender, receiver)
-                async with asyncio.timeout(GIVE_UP_S):
-                    flow._tasks = [
-                        asyncio.create_task(item) for item in (flow._send(), flow._receive())
-                    ]
-                    try:
-                        yield flow
-                    finally:
-                        await flow.stop()
-
-    async def stop(self) -> None:
-        """Send no more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def arrived(self, more: int) -> None:
-        """Wait until `more` bytes have arrived from now on."""
-        goal = self.received + more
-        async with self._progress:
-            await self._progress.wait_for(lambda: self.received >= goal)
-
-    def lost(self) -> int:
-        """Segments sent again, but for those that turned out to have arrived before.
-
-        tcpi_total_retrans less tcpi_dsack_dups: a probe after a pause is no loss.
-        """
-        info = self.sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
-        (sent_again,) = struct.unpack_from("=I", info, 100)
-        (arrived_twice,) = struct.unpack_from("=I", info, 216)
-        return int(sent_again - arrived_twice)
-
-    async def _send(self) -> None:
-        loop = asyncio.get_running_loop()
-        data = bytes(1 << 18)
-        while True:
-            await loop.sock_sendall(self.sender, data)
-
-    async def _receive(self) -> None:
-        loop = asyncio.get_running_loop()
-        while data := await loop.sock_recv(self._receiver, 1 << 18):
-            self.received += len(data)
-            async with self._progress:
-                self._progress.notify_all()
-
-
-def _mark(end: socket.socket, family: socket.AddressFamily, tos: int) -> None:
-    """Both families: an IPv6 socket may carry IPv4, and HyStart stalls preempted sockets."""
-    if family == socket.AF_INET6:
-        end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
-    end.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+SIXTEEN = BandTable(tuple(range(5, 21)))
+FIFTEEN = BandTable(SIXTEEN.dscps[:15])
 
 
 @asynccontextmanager
@@ -121,30 +34,85 @@ async def shaped(node: Node, rate: Rate = RATE) -> AsyncIterator[tuple[Netlink, 
         yield netlink, link.index, tree
 
 
+async def before_a_slow_wire(node: Node, netlink: Netlink, index: int, tree: Tree) -> None:
+    """Put a prio tree below a tbf, which holds its packets back to RATE.
+
+    prio has no rate: it orders what its device cannot take yet, and a veth takes everything at
+    once. What the full ring of a NIC is to a prio at its root, the tbf is here.
+    """
+    wire = "handle 1: tbf rate 200mbit burst 256k limit 4mb"
+    node.run(["tc", "qdisc", "add", "dev", node.device, "root", *wire.split()])
+    top, *rest = messages_of(tree)
+    assert top.parent == TC_ROOT
+    await netlink.apply(index, make([replace(top, parent=0x1_0001), *rest]))
+
+
+async def compete(
+    pair: Pair,
+    family: socket.AddressFamily,
+    place: tuple[Netlink, int, Tree],
+    bands: tuple[Band, Band],
+    *,
+    guaranteed: bool,
+) -> None:
+    """The first of two bands has 95 % while both have a backlog, and then the second the link."""
+    node, peer = pair.nodes
+    netlink, index, tree = place
+    high, low = bands
+    async with Flow.between(node, peer, family, low.tos) as lower:
+        await lower.arrived(4 * MEGABYTE)
+        async with Flow.between(node, peer, family, high.tos) as higher:
+            await higher.arrived(1 * MEGABYTE)  # both have a backlog by now
+            before = await netlink.statistics(index)
+            await higher.arrived(12 * MEGABYTE)
+            after = await netlink.statistics(index)
+            assert after[tree.bands[low.index]].backlog > 0
+            if guaranteed:
+                await lower.arrived(100_000)
+        above, below = (
+            after[classid].bytes - before[classid].bytes
+            for classid in (tree.bands[high.index], tree.bands[low.index])
+        )
+        assert above >= 0.95 * (above + below)
+        await lower.arrived(4 * MEGABYTE)
+
+
 @FAMILIES
 def test_a_higher_band_takes_95_percent_and_the_lower_one_recovers(
     pair: Pair, family: socket.AddressFamily
 ) -> None:
-    node, peer = pair.nodes
-    high, low = TABLE.bands[0], TABLE.bands[-1]
+    async def work() -> None:
+        async with shaped(pair.nodes[0]) as place:
+            await compete(pair, family, place, (TABLE.bands[0], TABLE.bands[-1]), guaranteed=True)
+
+    asyncio.run(work())
+
+
+@pytest.mark.needs_kinds("prio")
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [("prio", TABLE), ("prio", FIFTEEN), ("htb+prio", TABLE), ("htb+prio", SIXTEEN)],
+    ids=["prio", "prio of 16 classes", "htb+prio", "htb+prio of 16 bands"],
+)
+@FAMILIES
+def test_a_higher_band_of_prio_takes_95_percent_and_the_lower_one_recovers(
+    pair: Pair, family: socket.AddressFamily, kind: str, table: BandTable
+) -> None:
+    """Where there are more bands than HTB can order, two neighbours beyond those."""
+    node = pair.nodes[0]
+    high = table.bands[0 if table is TABLE else -2]
 
     async def work() -> None:
-        async with (
-            shaped(node) as (netlink, index, tree),
-            Flow.between(node, peer, family, low.tos) as lower,
-        ):
-            await lower.arrived(4 * MEGABYTE)
-            async with Flow.between(node, peer, family, high.tos) as higher:
-                await higher.arrived(1 * MEGABYTE)  # both have a backlog by now
-                before = await netlink.statistics(index)
-                await higher.arrived(12 * MEGABYTE)
-                after = await netlink.statistics(index)
-                assert after[tree.bands[-1]].backlog > 0
-                await lower.arrived(100_000)  # its guarantee: it is not starved
-            above = after[tree.bands[0]].bytes - before[tree.bands[0]].bytes
-            below = after[tree.bands[-1]].bytes - before[tree.bands[-1]].bytes
-            assert above >= 0.95 * (above + below)
-            await lower.arrived(4 * MEGABYTE)
+        async with open_netlink(node.name) as netlink:
+            link = await netlink.link(node.device)
+            if kind == "prio":
+                tree = prio_tree(table)
+                await before_a_slow_wire(node, netlink, link.index, tree)
+            else:
+                tree = htb_prio_tree(table, RATE, link.limits)
+                await netlink.ensure(link.index, tree)
+            place = (netlink, link.index, tree)
+            await compete(pair, family, place, (high, table.bands[-1]), guaranteed=False)
 
     asyncio.run(work())
 
