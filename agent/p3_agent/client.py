@@ -1,15 +1,16 @@
 """Asking an agent: what the training side and `p3-agent status` use.
 
 Needs the standard library, msgspec and `p3_shaper.bands` alone. Every call opens a connection,
-asks one thing and closes; none waits longer than `TIMEOUT_S`.
+asks one thing and closes (`register` keeps it open); none waits longer than `TIMEOUT_S`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
-from typing import TypeVar
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self, TypeVar
 
 from p3_agent.messages import (
     MAX_REPLY,
@@ -23,6 +24,7 @@ from p3_agent.messages import (
     Hello,
     Reconcile,
     Refusal,
+    RegisterJob,
     Request,
     SetRate,
     Status,
@@ -33,12 +35,44 @@ from p3_agent.messages import (
 )
 from p3_shaper.bands import BandError, BandTable
 
-__all__ = ["ControlError", "bands", "confirm", "hello", "reconcile", "set_rate", "status"]
+__all__ = [
+    "ControlError",
+    "Registration",
+    "bands",
+    "confirm",
+    "hello",
+    "reconcile",
+    "register",
+    "set_rate",
+    "status",
+]
 
 TIMEOUT_S = 5.0
 
 Path = str | os.PathLike[str] | None
 Answer = TypeVar("Answer", Welcome, Bands, Status, Done)
+
+
+class Registration:
+    """A training process that the agent knows of until this is closed, or the process ends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Have the agent forget the process; a second time does nothing."""
+        self._connection.close()
 
 
 def bands(socket_path: Path = None) -> BandTable | None:
@@ -93,10 +127,36 @@ def set_rate(rate: str, socket_path: Path = None) -> tuple[str, ...] | None:
     return None if reply is None else reply.steps
 
 
+def register(name: str, socket_path: Path = None) -> Registration | None:
+    """Have the agent count this process as one of the job `name`, in its status and metrics.
+
+    `name` is 1 to 48 of the characters A-Z a-z 0-9 . _ : / -, not a sign first. None when no
+    agent listens; raises ControlError as `bands`, `malformed` for another name, `busy` when too
+    many are registered already.
+    """
+    with ExitStack() as stack:
+        connection = stack.enter_context(_socket())
+        if _ask_on(connection, socket_path, RegisterJob(name), Done) is None:
+            return None
+        stack.pop_all()
+        return Registration(connection)
+
+
 def _ask(path: Path, request: Request, expected: type[Answer]) -> Answer | None:
+    with _socket() as connection:
+        return _ask_on(connection, path, request, expected)
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _ask_on(
+    connection: socket.socket, path: Path, request: Request, expected: type[Answer]
+) -> Answer | None:
     where = socket_path(path)
     try:
-        reply = _exchange(where, encode(request))
+        reply = _exchange(connection, where, encode(request))
     except OSError as error:
         raise ControlError("unreachable", _unreachable(where, error)) from error
     match reply:
@@ -109,16 +169,15 @@ def _ask(path: Path, request: Request, expected: type[Answer]) -> Answer | None:
     raise ControlError("bad-reply", f"the agent at {where} answered {reply!r}, out of turn")
 
 
-def _exchange(where: str, request: bytes) -> AnyReply | None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(TIMEOUT_S)
-        try:
-            connection.connect(where)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        with suppress(BrokenPipeError):  # turned away: the reason is there to be read
-            connection.sendall(request)
-        answer = connection.recv(MAX_REPLY + 1)
+def _exchange(connection: socket.socket, where: str, request: bytes) -> AnyReply | None:
+    connection.settimeout(TIMEOUT_S)
+    try:
+        connection.connect(where)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    with suppress(BrokenPipeError):  # turned away: the reason is there to be read
+        connection.sendall(request)
+    answer = connection.recv(MAX_REPLY + 1)
     if not answer:
         raise ControlError("unreachable", f"the agent at {where} ended before it answered")
     return decode_reply(answer)

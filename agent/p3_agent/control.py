@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import grp
 import logging
-import os
 import socket
-import stat
-import struct
-from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from p3_agent.errors import SENTENCES, AgentError
+from p3_agent.errors import SENTENCES
+from p3_agent.jobs import Jobs
 from p3_agent.messages import (
+    MAX_REPLY,
     MAX_REQUEST,
     PROTOCOL,
     WRITES,
     AnyReply,
     AnyRequest,
+    AnyWrite,
     Bands,
     Confirm,
     ControlError,
@@ -31,63 +27,39 @@ from p3_agent.messages import (
     GetBands,
     GetStatus,
     Hello,
+    JobStatus,
     Reconcile,
     Refusal,
+    RegisterJob,
     SetRate,
     Status,
     Welcome,
     decode_request,
     encode,
 )
+from p3_agent.peers import Limits, Peer, Seats
+from p3_agent.serving import accept, room_for, unix_listener
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-MAX_CLIENTS = 256  # well under the usual 1024 file descriptors
-IDLE_S = 60.0
-SEND_S = 5.0
 
-_SO_PEERGROUPS = 59  # Linux 4.13 and later; the socket module has no name for it
-_MAX_PEERGROUPS = 1024  # bytes; what getsockopt takes at most
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end, as the kernel recorded it when the client connected."""
-
-    uid: int
-    gids: frozenset[int]
-
-    @classmethod
-    def of(cls, connection: socket.socket) -> Peer:
-        """Read SO_PEERCRED and SO_PEERGROUPS."""
-        size = struct.calcsize("iII")
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        _, uid, gid = struct.unpack("iII", credentials)
-        return cls(uid, frozenset((gid, *_supplementary_groups(connection))))
-
-
-def _supplementary_groups(connection: socket.socket) -> array[int]:
-    groups = array("I")
-    try:
-        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_PEERGROUPS))
-    except OSError as error:
-        # In more groups than fit, or an older kernel: the primary group still counts.
-        if error.errno not in (errno.ERANGE, errno.ENOPROTOOPT):
-            raise
-    return groups
-
-
-def group_id(name: str) -> int | None:
-    """The group whose members may write, or None when this machine has no such group."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
+def listening(path: Path) -> AbstractContextManager[socket.socket]:
+    """A listening control socket at `path`, as `unix_listener`."""
+    return unix_listener(path, socket.SOCK_SEQPACKET, "--socket")
 
 
 class Handler(Protocol):
     """What the server asks of the agent; SENTENCES become replies with code `failed`."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """The processes that train."""
+        ...
+
+    @property
+    def group(self) -> int | None:
+        """The gid whose members may write besides root, None for nobody."""
+        ...
 
     def welcome(self) -> Welcome:
         """Answer Hello."""
@@ -114,133 +86,37 @@ class Handler(Protocol):
         ...
 
 
-@contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    """A bound, listening socket at `path`, removed at the end; clients wait until it is served.
+class Conversation:
+    """One client's requests and their answers; holds the job that the client registered."""
 
-    Makes the folder. A socket that nobody serves any more is replaced. Raises AgentError when
-    another agent listens there, or the path cannot be used.
-    """
-    with socket.socket(
-        socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-    ) as listener:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale(path)
-            listener.bind(os.fspath(path))
-            path.chmod(0o666)  # all may read; who may write is decided for each request
-            listener.listen(BACKLOG)
-        except OSError as error:
-            raise AgentError(
-                f"cannot listen at {path}: {error.strerror or error}; choose another with --socket"
-            ) from error
-        inode = path.stat().st_ino
-        try:
-            yield listener
-        finally:
-            _unlink_own(path, inode)
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise AgentError(f"{path} is there and is no socket; choose another with --socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
-        if probe.connect_ex(os.fspath(path)) != errno.ECONNREFUSED:
-            raise AgentError(f"something listens at {path} already; stop it, or choose --socket")
-    path.unlink(missing_ok=True)
-
-
-def _unlink_own(path: Path, inode: int) -> None:
-    try:
-        if path.stat().st_ino == inode:
-            path.unlink()
-    except FileNotFoundError:
-        log.warning("the control socket %s was removed by someone else", path)
-
-
-class ControlServer:
-    """Serves `handler` on a listening socket; `group` is the gid that may write besides root."""
-
-    def __init__(self, listener: socket.socket, handler: Handler, group: int | None) -> None:
-        self._listener = listener
+    def __init__(self, handler: Handler, peer: Peer) -> None:
         self._handler = handler
-        self._group = group
-        self._clients = 0
+        self._peer = peer
+        self.job: JobStatus | None = None
 
-    async def serve(self) -> None:
-        """Accept and answer until cancelled; a client's fault ends that client alone."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as clients:
-            while True:
-                try:
-                    connection, _ = await loop.sock_accept(self._listener)
-                except OSError as error:
-                    if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
-                        raise
-                    log.warning("cannot accept a control client: %s", error.strerror)
-                    await asyncio.sleep(0.1)  # the queue stays readable: do not spin on it
-                    continue
-                self._clients += 1
-                clients.create_task(self._client(connection))
-
-    async def _client(self, connection: socket.socket) -> None:
+    async def answer(self, data: bytes) -> bytes:
+        """The reply to a message of at most MAX_REQUEST + 1 bytes, at most MAX_REPLY long."""
         try:
-            with connection:
-                if self._clients > MAX_CLIENTS:
-                    await self._turn_away(connection)
-                    return
-                await self._converse(connection, Peer.of(connection))
-        except OSError as error:  # among them TimeoutError: idle, or does not read its replies
-            log.debug("control client dropped: %r", error)
-        finally:
-            self._clients -= 1
-
-    async def _turn_away(self, connection: socket.socket) -> None:
-        # A request left unread at the close would reach the client as a reset, before the reply.
-        connection.shutdown(socket.SHUT_RD)
-        while connection.recv(MAX_REQUEST):
-            pass
-        await self._send(
-            connection, Refusal("busy", f"{MAX_CLIENTS} clients are connected already; ask later")
-        )
-
-    async def _converse(self, connection: socket.socket, peer: Peer) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            async with asyncio.timeout(IDLE_S):
-                # One byte more than allowed tells a request that is too large from one that fits.
-                data = await loop.sock_recv(connection, MAX_REQUEST + 1)
-            if not data:
-                return
-            await self._send(connection, await self._answer(data, peer))
-
-    async def _send(self, connection: socket.socket, reply: AnyReply) -> None:
-        async with asyncio.timeout(SEND_S):
-            await asyncio.get_running_loop().sock_sendall(connection, encode(reply))
-
-    async def _answer(self, data: bytes, peer: Peer) -> AnyReply:
-        try:
-            request = decode_request(data)
-            self._authorise(request, peer)
-            return await self._carry_out(request)
+            reply = await self._reply(decode_request(data))
         except ControlError as error:
-            return Refusal(error.code, error.reason)
+            reply = Refusal(error.code, error.reason)
         except SENTENCES as error:
-            return Refusal("failed", str(error))
+            reply = Refusal("failed", str(error))
+        encoded = encode(reply)
+        if len(encoded) > MAX_REPLY:
+            return encode(Refusal("failed", f"the reply would have more than {MAX_REPLY} bytes"))
+        return encoded
 
-    def _authorise(self, request: AnyRequest, peer: Peer) -> None:
-        if not isinstance(request, WRITES) or peer.uid == 0 or self._group in peer.gids:
-            return
-        raise ControlError(
-            "forbidden",
-            f"uid {peer.uid} may only read here; ask as root, or as a member of the agent's group",
-        )
+    def end(self) -> None:
+        """The client is gone, and so is its job."""
+        if self.job is not None:
+            self._handler.jobs.leave(self.job)
+            self.job = None
 
-    async def _carry_out(self, request: AnyRequest) -> AnyReply:
+    async def _reply(self, request: AnyRequest) -> AnyReply:
+        if isinstance(request, WRITES):
+            self._require_right_to_write()
+            return await self._write(request)
         match request:
             case Hello(protocol):
                 if protocol != PROTOCOL:
@@ -250,9 +126,102 @@ class ControlServer:
                 return self._handler.bands()
             case GetStatus():
                 return await self._handler.status()
+            case RegisterJob(name):
+                return self._register(JobStatus(name, self._peer.pid, self._peer.uid))
+
+    async def _write(self, request: AnyWrite) -> Done:
+        match request:
             case Reconcile():
                 return await self._handler.reconcile()
-            case Confirm():
-                return self._handler.confirm()
             case SetRate(rate):
                 return await self._handler.set_rate(rate)
+            case Confirm():
+                return self._handler.confirm()
+
+    def _require_right_to_write(self) -> None:
+        peer = self._peer
+        if peer.uid != 0 and self._handler.group not in peer.gids:
+            raise ControlError(
+                "forbidden",
+                f"uid {peer.uid} may only read here; ask as root, or as a member of the agent's "
+                "group",
+            )
+
+    def _register(self, job: JobStatus) -> Done:
+        self.end()
+        self._handler.jobs.enter(job)
+        self.job = job
+        return Done(())
+
+
+class ControlServer:
+    """Serves `handler` on a listening socket, as many clients as `limits` and the system allow."""
+
+    def __init__(
+        self, listener: socket.socket, handler: Handler, limits: Limits | None = None
+    ) -> None:
+        asked = limits or Limits()
+        clients = room_for(asked.clients)
+        if clients < asked.clients:
+            log.warning(
+                "the limit on open files leaves room for %d clients instead of %d: raise it "
+                "(ulimit -n, LimitNOFILE=)",
+                clients,
+                asked.clients,
+            )
+        self._limits = replace(asked, clients=clients)
+        self._listener = listener
+        self._handler = handler
+        self._seats = Seats(self._limits)
+
+    async def serve(self) -> None:
+        """Accept and answer until cancelled; a client's fault ends that client alone."""
+        await accept(self._listener, self._client)
+
+    async def _client(self, connection: socket.socket) -> None:
+        peer = Peer.of(connection)
+        refusal = self._seats.refusal(peer.uid)
+        if refusal is not None:
+            await self._turn_away(connection, refusal)
+            return
+        self._seats.take(peer.uid)
+        conversation = Conversation(self._handler, peer)
+        try:
+            # One reply of the greatest size fits, and not much more waits for a slow reader.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REPLY)
+            await self._converse(connection, conversation)
+        finally:
+            conversation.end()
+            self._seats.leave(peer.uid)
+
+    async def _turn_away(self, connection: socket.socket, reason: str) -> None:
+        # A request left unread at the close would reach the client as a reset, before the reply.
+        connection.shutdown(socket.SHUT_RD)
+        while connection.recv(MAX_REQUEST):
+            pass
+        await self._send(connection, encode(Refusal("busy", reason)))
+
+    async def _converse(self, connection: socket.socket, conversation: Conversation) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            patience = None if conversation.job else self._limits.idle_s
+            async with asyncio.timeout(patience):
+                # One byte more than allowed tells a request that is too large from one that fits.
+                data = await loop.sock_recv(connection, MAX_REQUEST + 1)
+            if not data and _is_over(connection):
+                return
+            await self._send(connection, await conversation.answer(data))
+            # Neither receiving nor sending waits while a client keeps asking: others have a turn.
+            await asyncio.sleep(0)
+
+    async def _send(self, connection: socket.socket, reply: bytes) -> None:
+        async with asyncio.timeout(self._limits.send_s):
+            await asyncio.get_running_loop().sock_sendall(connection, reply)
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """Whether a read of nothing was the end, and not a message without bytes."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False

@@ -14,10 +14,13 @@ from importlib.metadata import version
 
 from p3_agent.config import Settings, rate_of
 from p3_agent.confirmation import Confirmation
-from p3_agent.control import ControlServer, group_id
+from p3_agent.control import ControlServer
 from p3_agent.errors import SENTENCES
+from p3_agent.jobs import Jobs
 from p3_agent.keeper import Keeper
 from p3_agent.messages import PROTOCOL, Bands, Done, Status, Welcome
+from p3_agent.peers import group_id
+from p3_agent.shared import Shared
 from p3_agent.site import at_rate
 from p3_shaper.netlink import Watch
 from p3_shaper.watch import OVERRUN
@@ -37,6 +40,9 @@ class Daemon:
         self._keeper = keeper
         self._confirmation = confirmation
         self._wake = asyncio.Event()
+        self._shared_status = Shared(self._look)
+        self.jobs = Jobs()
+        self.group = group_id(settings.group)
 
     async def serve(
         self, listener: socket.socket, watch: Watch, stop: asyncio.Event, ready: Callable[[], None]
@@ -45,7 +51,7 @@ class Daemon:
 
         Raises the first error that ends the work early.
         """
-        server = ControlServer(listener, self, group_id(self._settings.group))
+        server = ControlServer(listener, self)
         try:
             async with asyncio.TaskGroup() as group:
                 work = (
@@ -97,7 +103,10 @@ class Daemon:
         return Bands(table.dscps, table.unmarked_share, table.force)
 
     async def status(self) -> Status:
-        """The tree and its counters as they are now."""
+        """The tree and its counters as they are now; read once for all who ask meanwhile."""
+        return await self._shared_status()
+
+    async def _look(self) -> Status:
         keeper, choice = self._keeper, self._keeper.site.choice
         classes, tree = await keeper.classes(), await keeper.tree()
         return Status(
@@ -114,6 +123,7 @@ class Daemon:
             drift=keeper.drift,
             reconciliations=keeper.checks,
             unconfirmed_s=self._confirmation.left_s,
+            jobs=self.jobs.all(),
         )
 
     async def reconcile(self) -> Done:

@@ -21,6 +21,8 @@ MAX_REPLY = 65536
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RateText = Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
+MAX_JOBS = 128  # connected processes that train; all of them fit into a status
+JobName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._:/-]{0,47}\Z")]
 
 
 class ControlError(Exception):
@@ -59,7 +61,7 @@ class Reconcile(Request, frozen=True, tag="reconcile"):
 
 
 class SetRate(Request, frozen=True, tag="set-rate"):
-    """Shape at another rate from now on, until the agent ends. Root and the agent's group."""
+    """Shape at another rate from now on, until a reload or the end. Root and the agent's group."""
 
     rate: RateText
 
@@ -68,7 +70,14 @@ class Confirm(Request, frozen=True, tag="confirm"):
     """Keep the bands of an agent that was started with --confirm. Root and the agent's group."""
 
 
-AnyRequest = Hello | GetBands | GetStatus | Reconcile | SetRate | Confirm
+class RegisterJob(Request, frozen=True, tag="job"):
+    """The client trains: count it as a process of this job for as long as it stays connected."""
+
+    name: JobName
+
+
+AnyWrite = Reconcile | SetRate | Confirm
+AnyRequest = Hello | GetBands | GetStatus | RegisterJob | AnyWrite
 WRITES = (Reconcile, SetRate, Confirm)
 
 
@@ -119,6 +128,14 @@ class Drift(msgspec.Struct, frozen=True):
     last: tuple[str, ...]
 
 
+class JobStatus(msgspec.Struct, frozen=True):
+    """A process that trains, as the kernel knows it: `pid` is 0 in a pid namespace out of sight."""
+
+    name: str
+    pid: int
+    uid: int
+
+
 class Status(Reply, frozen=True, tag="status"):
     """Answers GetStatus. `state` is `ok`, or what is wrong in a sentence. `rate` bits a second.
 
@@ -138,10 +155,14 @@ class Status(Reply, frozen=True, tag="status"):
     drift: Drift
     reconciliations: int
     unconfirmed_s: float | None = None
+    jobs: tuple[JobStatus, ...] = ()
 
 
 class Done(Reply, frozen=True, tag="done"):
-    """Answers a write: the steps that were taken, none if nothing was to be done."""
+    """Answers a write: the steps that were taken, none if nothing was to be done.
+
+    A job's registration is answered so, too, without steps.
+    """
 
     steps: tuple[str, ...]
 

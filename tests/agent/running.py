@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from p3_agent import client
+from p3_agent.messages import ControlError
 
 AGENT = str(Path(sys.executable).with_name("p3-agent"))
 PATIENCE = 20.0
@@ -89,13 +92,22 @@ class Place:
         return str(path)
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator["Agent"]:
-        """An agent on eth0 that has said it is ready; stopped at the end if it still runs."""
+    def running(
+        self,
+        *arguments: str,
+        through: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Iterator["Agent"]:
+        """An agent on eth0 that has said it is ready; stopped at the end if it still runs.
+
+        `through` is a command that runs the agent, like prlimit(1).
+        """
+        command = (AGENT, "run", *self.options, *arguments)
         with subprocess.Popen(
-            ["ip", "netns", "exec", self.name, AGENT, "run", *self.options, *arguments],
+            ["ip", "netns", "exec", self.name, *through, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self.environment,
+            env={**self.environment, **(environment or {})},
         ) as process:
             agent = Agent(process)
             try:
@@ -167,6 +179,16 @@ class Agent:
     def descriptors(self) -> int:
         """How many files it has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+def settled(agent: Agent, where: str, wanted: int) -> bool:
+    """Whether the agent comes back to `wanted` open files; each question lets it work on."""
+    for _ in range(1000):
+        with suppress(ControlError):  # still busy
+            client.hello(where)
+        if agent.descriptors() <= wanted:
+            return True
+    return False
 
 
 @contextmanager

@@ -7,17 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-import msgspec
 import pytest
-from agent.running import Agent, Place, place
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from agent.running import Agent, Place, place, settled
 
 from p3_agent import client
-from p3_agent.control import MAX_CLIENTS
-from p3_agent.messages import MAX_REPLY, MAX_REQUEST
+from p3_agent.messages import MAX_JOBS, MAX_REPLY, MAX_REQUEST
 
 NOBODY = 65534
 GROUP = next(entry for entry in grp.getgrall() if 0 < entry.gr_gid < NOBODY)
@@ -51,56 +47,16 @@ def ask(connection: socket.socket, data: bytes) -> dict[str, object]:
     return reply
 
 
-def settled(agent: Agent, where: str, wanted: int) -> bool:
-    """Whether the agent comes back to `wanted` open files; each question lets it work on."""
-    for _ in range(1000):
-        with suppress(client.ControlError):  # still busy
-            client.hello(where)
-        if agent.descriptors() <= wanted:
-            return True
-    return False
-
-
 def test_a_connection_may_ask_many_things(where: str) -> None:
     with connect(where) as connection:
         assert ask(connection, b'{"type":"hello"}')["type"] == "welcome"
         assert ask(connection, b'{"type":"bands"}')["dscps"] == [41, 39, 23, 17, 15, 9, 7]
         assert ask(connection, b'{"type":"hello","protocol":2}')["code"] == "protocol"
         assert ask(connection, b"nonsense")["code"] == "malformed"
+        assert ask(connection, b"")["code"] == "malformed"
         assert ask(connection, b"x" * (MAX_REQUEST + 1))["code"] == "too-large"
         assert ask(connection, b"x" * (20 * MAX_REQUEST))["code"] == "too-large"
         assert ask(connection, b'{"type":"status"}')["state"] == "ok"
-
-
-FIELDS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
-MESSAGES = st.dictionaries(st.sampled_from(["type", "protocol", "rate", "x"]), FIELDS).map(
-    msgspec.json.encode
-) | st.fixed_dictionaries(
-    {"type": st.sampled_from(["hello", "bands", "set-rate", "welcome"])},
-    optional={"protocol": FIELDS, "rate": FIELDS},
-).map(msgspec.json.encode)
-
-
-def test_malformed_requests_get_a_code_and_a_reason(served: tuple[Place, Agent]) -> None:
-    here, agent = served
-    where = str(here.socket)
-    assert client.hello(where)
-    before = agent.descriptors()
-
-    @settings(max_examples=400, deadline=None)
-    @given(st.lists(st.binary(min_size=1, max_size=5000) | MESSAGES, min_size=1, max_size=4))
-    def send(requests: list[bytes]) -> None:
-        with connect(where) as connection:
-            for request in requests:
-                reply = ask(connection, request)
-                assert reply["type"] in ("welcome", "bands", "error")
-                if reply["type"] == "error":
-                    assert reply["code"] in ("malformed", "too-large", "protocol", "failed")
-                    assert reply["reason"]
-
-    send()
-    assert settled(agent, where, before)
-    assert here.agent("plan", "--rate", "200mbit").stdout.endswith("it is in place\n")
 
 
 def test_a_client_that_does_not_read_stops_nobody(where: str) -> None:
@@ -122,19 +78,37 @@ def test_clients_that_leave_early_stop_nobody(served: tuple[Place, Agent]) -> No
     assert settled(agent, str(here.socket), before)
 
 
-def test_too_many_clients_are_told_so(served: tuple[Place, Agent]) -> None:
-    here, agent = served
-    where = str(here.socket)
-    assert client.hello(where)
-    before = agent.descriptors()
+def test_a_job_is_known_while_its_process_is_connected(where: str) -> None:
+    def jobs() -> list[tuple[str, int, int]]:
+        status = client.status(where)
+        assert status is not None
+        return [(job.name, job.pid, job.uid) for job in status.jobs]
+
+    assert jobs() == []
+    one, two = client.register("vgg/a-1", where), client.register("resnet", where)
+    assert one is not None
+    assert two is not None
+    with one, two:
+        assert jobs() == [("vgg/a-1", os.getpid(), 0), ("resnet", os.getpid(), 0)]
+        two.close()
+        assert jobs() == [("vgg/a-1", os.getpid(), 0)]
+    assert jobs() == []
+
+
+def test_a_client_has_one_job_and_no_more_than_so_many_are_kept(where: str) -> None:
     with ExitStack() as stack:
-        for _ in range(MAX_CLIENTS):
-            held = stack.enter_context(connect(where))
-            assert ask(held, b'{"type":"hello"}')["type"] == "welcome"
-        with pytest.raises(client.ControlError) as caught:
-            client.bands(where)
-        assert caught.value.code == "busy"
-    assert settled(agent, where, before)
+        held = [stack.enter_context(connect(where)) for _ in range(MAX_JOBS + 1)]
+        for name in ("before", "now"):
+            for connection in held[:-1]:
+                request = json.dumps({"type": "job", "name": name}).encode()
+                assert ask(connection, request) == {"type": "done", "steps": []}
+        assert ask(held[-1], b'{"type":"job","name":"late"}')["code"] == "busy"
+        status = client.status(where)
+        assert status is not None
+        assert [job.name for job in status.jobs] == ["now"] * MAX_JOBS
+    with pytest.raises(client.ControlError, match="name") as caught:
+        client.register("no spaces", where)
+    assert caught.value.code == "malformed"
 
 
 CHILD = """

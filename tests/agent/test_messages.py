@@ -10,6 +10,7 @@ from p3_agent.messages import (
     MAX_REPLY,
     MAX_REQUEST,
     Bands,
+    Confirm,
     ControlError,
     Done,
     GetBands,
@@ -17,6 +18,7 @@ from p3_agent.messages import (
     Hello,
     Reconcile,
     Refusal,
+    RegisterJob,
     SetRate,
     Welcome,
     decode_reply,
@@ -24,7 +26,15 @@ from p3_agent.messages import (
     encode,
 )
 
-REQUESTS = (Hello(), GetBands(), GetStatus(), Reconcile(), SetRate("10gbit"))
+REQUESTS = (
+    Hello(),
+    GetBands(),
+    GetStatus(),
+    Reconcile(),
+    SetRate("10gbit"),
+    Confirm(),
+    RegisterJob("vgg/19"),
+)
 REPLIES = (
     Welcome(1, "0.1", 7, "eth0"),
     Bands((41, 39), 0.1, False),
@@ -57,6 +67,10 @@ def test_replies_round_trip(reply: messages.AnyReply) -> None:
         b'{"type":"set-rate","rate":""}',
         b'{"type":"set-rate","rate":"' + b"9" * 33 + b'"}',
         b'{"type":"bands"}{"type":"bands"}',
+        b'{"type":"job","name":""}',
+        b'{"type":"job","name":"-x"}',
+        b'{"type":"job","name":"two\\nlines"}',
+        b'{"type":"job","name":"' + b"x" * 49 + b'"}',
         b'{"z":' + b"[" * (MAX_REQUEST - 5),
         b'{"type":"hello\xff"}',
     ],
