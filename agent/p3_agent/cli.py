@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from p3_agent.commands import confirm, mark, plan, restore, run, status, top
-from p3_agent.errors import SENTENCES
+from p3_agent.commands import confirm, doctor, mark, plan, restore, run, status, top
+from p3_agent.errors import SENTENCES, UsageError
 from p3_agent.messages import ControlError
 
-_COMMANDS = (run, plan, status, top, confirm, restore, mark)
+_COMMANDS = (run, plan, status, top, doctor, confirm, restore, mark)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (*SENTENCES, ControlError) as error:
         print(f"p3-agent: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     return code
 
 

@@ -16,5 +16,9 @@ class AgentError(Exception):
     """
 
 
+class UsageError(AgentError):
+    """It was asked wrongly; exit status 2."""
+
+
 SENTENCES = (AgentError, TcError, PlanError, ReplayError, SnapshotError, TreeError)
 """Every error whose text is such a sentence: ours, and those that the shaper raises."""

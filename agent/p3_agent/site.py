@@ -15,7 +15,7 @@ from p3_shaper.rates import Rate
 from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
 
 _KINDS = frozenset({"htb", "prio", "bfifo", "u32"})
-_TRUE_SPEED = frozenset({"", "vlan", "bond", "team"})
+TRUE_SPEED = frozenset({"", "vlan", "bond", "team"})
 """Kinds of link whose speed is the wire's; a veth's or a tun's is a number without meaning."""
 _CAP_NET_ADMIN = 12
 
@@ -43,7 +43,7 @@ async def survey(netlink: Netlink, settings: Settings) -> Site:
     """
     link = await netlink.link(settings.device)
     there = _KINDS - await netlink.missing(_KINDS)
-    speed = link.speed if link.kind in _TRUE_SPEED else None
+    speed = link.speed if link.kind in TRUE_SPEED else None
     choice = choose(
         Wish(settings.mode, settings.rate, len(settings.table)), Means(link.name, speed, there)
     )

@@ -90,6 +90,7 @@ class _Message(nlmsg):  # type: ignore[misc]
 _TYPES = {
     **{number: _Message for numbers in _OBJECTS.values() for number in numbers},
     **dict.fromkeys((rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK), _Message),
+    **dict.fromkeys((rtnl.RTM_NEWROUTE, rtnl.RTM_GETROUTE), _Message),
 }
 _EVENTS = {
     **{numbers[0]: (kind, False) for kind, numbers in _OBJECTS.items()},
@@ -155,6 +156,11 @@ class Channel:
     async def link(self, body: bytes) -> bytes:
         """The body about the interface that `body` names; ChannelError with ENODEV if none."""
         answers = await self._ask(rtnl.RTM_GETLINK, NLM_F_REQUEST, body)
+        return bytes(answers[0]["body"])
+
+    async def route(self, body: bytes) -> bytes:
+        """The body about the route that `body` asks for; ChannelError if there is none."""
+        answers = await self._ask(rtnl.RTM_GETROUTE, NLM_F_REQUEST, body)
         return bytes(answers[0]["body"])
 
     async def change_link(self, verb: Verb, body: bytes) -> None:

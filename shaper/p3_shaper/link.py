@@ -18,7 +18,8 @@ class Link:
 
     `index` counts within the network namespace. `mac` is "" without a hardware address. `speed` is
     None where the driver does not say, and nominal on virtual devices (veth: 10gbit). `kind` is
-    rtnetlink's ("veth", "ifb", "vlan", "bond"), "" for hardware and loopback.
+    rtnetlink's ("veth", "ifb", "vlan", "bond"), "" for hardware and loopback. `has_xdp` is whether
+    an XDP program is attached.
     """
 
     index: int
@@ -30,6 +31,7 @@ class Link:
     speed: Rate | None
     is_up: bool
     kind: str = ""
+    has_xdp: bool = False
 
     @property
     def limits(self) -> LinkLimits:

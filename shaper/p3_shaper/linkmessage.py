@@ -19,7 +19,9 @@ _IFLA_LINKINFO = 18
 _IFLA_NUM_TX_QUEUES = 31
 _IFLA_GSO_MAX_SIZE = 41
 _IFLA_GSO_IPV4_MAX_SIZE = 63
+_IFLA_XDP = 43
 _IFLA_INFO_KIND = 1
+_IFLA_XDP_ATTACHED = 2
 
 
 def link_named(name: str) -> bytes:
@@ -63,6 +65,7 @@ def link_of(body: bytes, speed: Rate | None) -> Link:
         speed=speed,
         is_up=bool(flags & _IFF_UP),
         kind=_text(info, _IFLA_INFO_KIND),
+        has_xdp=any(dict(attributes(found.get(_IFLA_XDP, b""))).get(_IFLA_XDP_ATTACHED, b"")),
     )
 
 

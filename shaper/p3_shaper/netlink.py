@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from p3_shaper.actions import EGRESS_PARENT
 from p3_shaper.channel import Channel, ChannelError
 from p3_shaper.encode_u32 import decode_filter
 from p3_shaper.errors import TcError, no_link, no_namespace, refused, refused_request
@@ -23,6 +24,7 @@ from p3_shaper.observe import Hook, filter_places, tree_of
 from p3_shaper.operations import Operation
 from p3_shaper.plan import plan, put_back
 from p3_shaper.replay import check
+from p3_shaper.routemessage import out_index, route_to
 from p3_shaper.snapshot import Snapshot, SnapshotError
 from p3_shaper.tcmessage import (
     TC_INGRESS,
@@ -81,6 +83,24 @@ class Netlink:
             raise no_link(name, self._namespace, error) from error
         return link_of(body, ethtool_speed(self._control, name))
 
+    async def link_toward(self, address: str) -> Link | None:
+        """The interface by which packets to `address` would leave; None without a route. TcError.
+
+        Its `speed` is None.
+        """
+        try:
+            index = out_index(await self._channel.route(route_to(address)))
+        except ChannelError as error:
+            if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
+                return None  # none at all, or one that forbids
+            raise refused(f"look up the route to {address}", error) from error
+        if index is None:
+            return None
+        try:
+            return link_of(await self._channel.link(link_numbered(index)), None)
+        except ChannelError as error:
+            raise refused(f"read interface number {index}", error) from error
+
     async def add_link(self, name: str, kind: str) -> Link:
         """Make interface `name` of rtnetlink's `kind` (like "ifb"), up; TcError."""
         try:
@@ -114,6 +134,12 @@ class Netlink:
             for message, _ in await self._dump(Object.FILTER, index, place)
         ]
         return tree_of([*queues, *filters])
+
+    async def egress_filters(self, index: int) -> tuple[TcMessage, ...]:
+        """Filters that see what leaves interface `index` before its root qdisc does; TcError."""
+        return tuple(
+            message for message, _ in await self._dump(Object.FILTER, index, EGRESS_PARENT)
+        )
 
     async def missing(self, kinds: Iterable[str]) -> frozenset[str]:
         """Those of `kinds` (see `Tree.kinds`) that this kernel lacks."""
