@@ -45,14 +45,14 @@ def choose(wish: Wish, means: Means) -> Choice:
     match wish.mode:
         case "auto":
             return _automatic(wish, means)
-        case "prio":
+        case "prio" | "ets":
             if wish.rate is not None:
                 raise AgentError(
-                    f"mode prio holds no rate, and {wish.rate} was asked for: "
+                    f"mode {wish.mode} holds no rate, and {wish.rate} was asked for: "
                     "leave --rate out, or choose --mode htb+prio"
                 )
-            _need(means, "prio")
-            return Choice("prio", None, "as asked")
+            _need(means, wish.mode)
+            return Choice(wish.mode, None, "as asked")
         case "htb":
             _need(means, "htb")
             return _shaped("htb", wish, means, "as asked")

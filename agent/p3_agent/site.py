@@ -12,9 +12,9 @@ from p3_shaper.bands import BandTable
 from p3_shaper.link import Link
 from p3_shaper.netlink import Netlink
 from p3_shaper.rates import Rate
-from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
+from p3_shaper.tree import Tree, ets_tree, htb_prio_tree, htb_tree, prio_tree
 
-_KINDS = frozenset({"htb", "prio", "bfifo", "u32"})
+_KINDS = frozenset({"htb", "prio", "ets", "bfifo", "u32"})
 TRUE_SPEED = frozenset({"", "vlan", "bond", "team"})
 """Kinds of link whose speed is the wire's; a veth's or a tun's is a number without meaning."""
 _CAP_NET_ADMIN = 12
@@ -71,7 +71,7 @@ def tree_for(choice: Choice, settings: Settings, link: Link) -> Tree:
             "leave `guarantee` out of the config, or choose --mode htb"
         )
     if choice.rate is None:
-        return prio_tree(settings.table)
+        return (ets_tree if choice.mode == "ets" else prio_tree)(settings.table)
     if choice.mode == "htb":
         return htb_tree(settings.table, choice.rate, link.limits, guarantee=settings.guarantee)
     return htb_prio_tree(settings.table, choice.rate, link.limits)

@@ -11,6 +11,7 @@ from p3_shaper.parts import (
     ETH_P_ALL,
     ETH_P_IP,
     ETH_P_IPV6,
+    EtsOptions,
     FifoOptions,
     Filter,
     HtbClass,
@@ -67,6 +68,12 @@ def _options(qdisc: Qdisc) -> str:
             return f" limit {limit}{'b' if qdisc.kind == 'bfifo' else 'p'}"
         case PrioOptions(bands, priomap):
             return f" bands {bands} priomap {' '.join(map(str, priomap))}"
+        case EtsOptions(bands, strict, quanta, priomap):
+            shares = "".join(f" {quantum}" for quantum in quanta)
+            return (
+                f" bands {bands} strict {strict}{shares and ' quanta' + shares} "
+                f"priomap {' '.join(map(str, priomap))}"
+            )
         case _:
             return ""
 

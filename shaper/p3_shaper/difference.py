@@ -15,7 +15,7 @@ from p3_shaper.u32tables import is_root_table
 
 _OUR_MINORS = 0x20
 _OUR_PRIORITIES = range(1, 0x40)  # tc's own choice counts down from 49152
-_CHANGEABLE = frozenset({"bfifo", "pfifo", "prio"})
+_CHANGEABLE = frozenset({"bfifo", "ets", "pfifo", "prio"})
 """Kinds whose options change in place; those of an htb qdisc are fixed when it is made."""
 
 FilterKey = tuple[int, int, int]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 
+from p3_shaper.encode_ets import decode_ets_options, encode_ets_options
 from p3_shaper.parts import (
+    EtsOptions,
     FifoOptions,
     HtbClass,
     HtbOptions,
@@ -49,6 +51,8 @@ def _encode_options(options: Options | None) -> bytes | None:
             return _U32.pack(limit)
         case PrioOptions(bands, priomap):
             return _PRIO.pack(bands, bytes(priomap))
+        case EtsOptions():
+            return encode_ets_options(options)
         case OtherOptions(data):
             return data
 
@@ -61,6 +65,8 @@ def _decode_options(kind: str, data: bytes | None) -> Options | None:
     if kind == "prio" and len(data) >= _PRIO.size:
         bands, priomap = _PRIO.unpack_from(data)
         return PrioOptions(bands, tuple(priomap))
+    if kind == "ets":
+        return decode_ets_options(data) or OtherOptions(data)
     if kind == "htb":
         return _decode_htb_options(data)
     return OtherOptions(data)

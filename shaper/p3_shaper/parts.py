@@ -39,13 +39,26 @@ class PrioOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class EtsOptions:
+    """An ets qdisc: of `bands` classes the first `strict` go in order, the rest share by `quanta`.
+
+    `quanta` are bytes a round; `priomap` is the band that each of the 16 skb priorities takes.
+    """
+
+    bands: int
+    strict: int
+    quanta: tuple[int, ...]
+    priomap: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OtherOptions:
     """Options of a kind that is not modelled here, as the kernel's bytes."""
 
     data: bytes
 
 
-Options = HtbOptions | FifoOptions | PrioOptions | OtherOptions
+Options = HtbOptions | FifoOptions | PrioOptions | EtsOptions | OtherOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from p3_shaper.bands import BandTable
 from p3_shaper.limits import LinkLimits, burst_bytes, burst_ticks, quantum_bytes
@@ -10,6 +11,7 @@ from p3_shaper.matches import ack_ipv4, ack_ipv6, dscp_ipv4, dscp_ipv6
 from p3_shaper.parts import (
     ETH_P_IP,
     ETH_P_IPV6,
+    EtsOptions,
     FifoOptions,
     Filter,
     HtbClass,
@@ -27,6 +29,8 @@ UNMARKED = 0x1F
 """Minors of classes below an htb root."""
 LOWEST_PRIORITY = 7
 """HTB clamps larger ones without a word."""
+Strict = Literal["prio", "ets"]
+"""Qdiscs whose bands go in strict order, at most 16."""
 _ACK_PRIORITY = 1
 _DSCP_PRIORITY = 0x10
 
@@ -74,13 +78,19 @@ def leaf_class(
     )
 
 
-def prio(
-    major: int, parent: int, bands: int, limit: int
+def strict(
+    kind: Strict, major: int, parent: int, bands: int, limit: int
 ) -> tuple[tuple[Qdisc, ...], tuple[int, ...]]:
-    """A prio qdisc with a byte-bounded queue in each band, and its class ids."""
-    options = PrioOptions(bands, (bands - 1,) * 16)
+    """A qdisc of strict bands with a byte-bounded queue in each, and its class ids.
+
+    What no filter takes goes to the last band.
+    """
+    priomap = (bands - 1,) * 16
+    options = (
+        PrioOptions(bands, priomap) if kind == "prio" else EtsOptions(bands, bands, (), priomap)
+    )
     classes = tuple(class_id(major, minor) for minor in range(1, bands + 1))
-    qdisc = Qdisc("prio", major << 16, parent, options)
+    qdisc = Qdisc(kind, major << 16, parent, options)
     return (qdisc, *(leaf(classid, limit) for classid in classes)), classes
 
 

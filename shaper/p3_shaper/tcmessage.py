@@ -30,6 +30,10 @@ TCA_EGRESS_BLOCK = 14
 _TCMSG = struct.Struct("=BxxxiIII")
 _NLA = struct.Struct("=HH")
 _NLA_TYPE = 0x3FFF  # the upper two bits are flags: nested, network byte order
+NESTED = 0x8000
+"""Flag in the number of an attribute that holds attributes; older kinds do without."""
+_CHECKED = frozenset({"dualpi2", "ets", "fq_pie"})
+"""Qdiscs whose options the kernel refuses without the flag (nla_parse_nested in net/sched)."""
 
 
 class Object(enum.Enum):
@@ -71,7 +75,8 @@ class TcMessage:
         """The netlink attributes that a request for this carries."""
         parts = [attribute(TCA_KIND, self.kind.encode() + b"\0")] if self.kind else []
         if self.options is not None:
-            parts.append(attribute(TCA_OPTIONS, self.options))
+            flag = NESTED if self.kind in _CHECKED else 0
+            parts.append(attribute(TCA_OPTIONS | flag, self.options))
         if self.chain:
             parts.append(attribute(TCA_CHAIN, struct.pack("=I", self.chain)))
         return b"".join(parts)

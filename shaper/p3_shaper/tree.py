@@ -22,6 +22,7 @@ __all__ = [
     "Tree",
     "TreeError",
     "band_guarantee",
+    "ets_tree",
     "htb_prio_tree",
     "htb_tree",
     "ingress_tree",
@@ -39,7 +40,7 @@ REDIRECT_PRIORITY = SHAPE_MAJOR
 """Priority of the filter with which p3-shape redirects what comes in, how it is recognised."""
 
 HTB_BANDS = 7
-PRIO_BANDS = 16
+STRICT_BANDS = 16
 
 GUARANTEE_SHARE = 0.005
 MIN_GUARANTEE = Rate(500_000)
@@ -148,12 +149,24 @@ def prio_tree(table: BandTable) -> Tree:
 
     Strict: nothing is guaranteed, to unmarked traffic either. Raises TreeError for 16 bands.
     """
-    if len(table) >= PRIO_BANDS:
+    return _strict_tree("prio", table)
+
+
+def ets_tree(table: BandTable) -> Tree:
+    """The same of an ets qdisc, all of whose bands are strict; some NICs carry it out themselves.
+
+    Raises TreeError for 16 bands.
+    """
+    return _strict_tree("ets", table)
+
+
+def _strict_tree(kind: pieces.Strict, table: BandTable) -> Tree:
+    if len(table) >= STRICT_BANDS:
         raise TreeError(
-            f"{len(table)} bands: prio has {PRIO_BANDS}, one of them for unmarked traffic; "
-            f"choose at most {PRIO_BANDS - 1} bands, or the mode htb+prio"
+            f"{len(table)} bands: {kind} has {STRICT_BANDS}, one of them for unmarked traffic; "
+            f"choose at most {STRICT_BANDS - 1} bands, or the mode htb+prio"
         )
-    qdiscs, classes = pieces.prio(AGENT_MAJOR, TC_ROOT, len(table) + 1, MIN_QUEUE)
+    qdiscs, classes = pieces.strict(kind, AGENT_MAJOR, TC_ROOT, len(table) + 1, MIN_QUEUE)
     bands, unmarked = classes[:-1], classes[-1]
     return Tree(
         qdiscs=qdiscs,
@@ -179,7 +192,7 @@ def htb_prio_tree(table: BandTable, rate: Rate, limits: LinkLimits) -> Tree:
     major = AGENT_MAJOR
     marked, unmarked, inner = (class_id(major, minor) for minor in (MARKED, UNMARKED, INNER))
     below = pieces.leaf_major(marked)
-    prio, bands = pieces.prio(below, marked, max(2, len(table)), queue_bytes(link))
+    prio, bands = pieces.strict("prio", below, marked, max(2, len(table)), queue_bytes(link))
     bands = bands[: len(table)]
     every = (marked,) * len(table)
     return Tree(

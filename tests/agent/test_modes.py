@@ -9,6 +9,7 @@ FAST = Rate(100 * 10**9)
 BOTH = frozenset({"htb", "prio"})
 HTB = frozenset({"htb"})
 PRIO = frozenset({"prio"})
+ETS = frozenset({"ets"})
 NONE: frozenset[str] = frozenset()
 
 
@@ -24,6 +25,7 @@ NONE: frozenset[str] = frozenset()
         (Wish("auto", None, 7), FAST, HTB, ("htb", FAST)),
         (Wish("htb", None, 7), GBIT, BOTH, ("htb", GBIT)),
         (Wish("prio", None, 7), GBIT, BOTH, ("prio", None)),
+        (Wish("ets", None, 7), GBIT, ETS, ("ets", None)),
         (Wish("htb+prio", GBIT, 16), None, BOTH, ("htb+prio", GBIT)),
     ],
 )
@@ -47,6 +49,8 @@ def test_the_mode_follows_from_wish_and_means(
         (Wish("prio", None, 7), None, HTB, "no sch_prio"),
         (Wish("prio", GBIT, 7), None, BOTH, "leave --rate out"),
         (Wish("htb+prio", GBIT, 7), None, HTB, "no sch_prio"),
+        (Wish("ets", None, 7), GBIT, BOTH, "no sch_ets"),
+        (Wish("ets", GBIT, 7), GBIT, ETS, "mode ets holds no rate.*leave --rate out"),
     ],
 )
 def test_what_cannot_be_is_said(

@@ -142,3 +142,12 @@ def test_mode_prio_holds_no_rate_and_goes_without_a_trace(here: Place) -> None:
         assert "qdisc prio 7033: root" in here.shown()
         assert agent.stop() == 0
     assert here.shown() == before
+
+
+@pytest.mark.lacks_kinds("ets")
+def test_a_mode_that_the_kernel_cannot_do_is_refused_and_says_which_module(here: Place) -> None:
+    before = here.shown()
+    done = here.agent("run", "--mode", "ets")
+    assert done.returncode == 1
+    assert "this kernel has no sch_ets: load it (modprobe sch_ets)" in done.stderr
+    assert here.shown() == before

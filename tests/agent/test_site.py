@@ -24,6 +24,7 @@ def site(choice: Choice) -> Site:
     [
         (Choice("htb", GBIT, "why"), {"htb", "bfifo", "u32"}),
         (Choice("prio", None, "why"), {"prio", "bfifo", "u32"}),
+        (Choice("ets", None, "why"), {"ets", "bfifo", "u32"}),
         (Choice("htb+prio", GBIT, "why"), {"htb", "prio", "bfifo", "u32"}),
     ],
 )

@@ -24,6 +24,7 @@ from p3_shaper.tree import (
     AGENT_MAJOR,
     SHAPE_MAJOR,
     Tree,
+    ets_tree,
     htb_prio_tree,
     htb_tree,
     ingress_tree,
@@ -151,7 +152,8 @@ LINK_LIMITS = st.builds(LinkLimits, st.integers(1500, 400_000))
 HTB = st.builds(htb_tree, tables(most=7), RATES, LINK_LIMITS)
 PRIO = st.builds(prio_tree, tables(most=15))
 HTB_PRIO = st.builds(htb_prio_tree, tables(most=16), RATES, LINK_LIMITS)
-AGENT_TREES = st.one_of(HTB, PRIO, HTB_PRIO)
+ETS = st.builds(ets_tree, tables(most=15))
+AGENT_TREES = st.one_of(HTB, PRIO, ETS, HTB_PRIO)
 LINKS = st.builds(link_tree, RATES, st.integers(400_000, 10**7), LINK_LIMITS)
 FOREIGN = st.sampled_from(
     [

@@ -17,7 +17,7 @@ from p3_shaper.limits import (
     queue_bytes,
     ticks_bytes,
 )
-from p3_shaper.parts import FifoOptions, HtbOptions, PrioOptions
+from p3_shaper.parts import EtsOptions, FifoOptions, HtbOptions, PrioOptions
 from p3_shaper.rates import Rate, parse_rate
 from p3_shaper.tcmessage import TC_ROOT, handle_text
 from p3_shaper.tree import (
@@ -27,6 +27,7 @@ from p3_shaper.tree import (
     Tree,
     TreeError,
     band_guarantee,
+    ets_tree,
     htb_prio_tree,
     htb_tree,
     ingress_tree,
@@ -97,6 +98,8 @@ def test_more_bands_than_a_kind_has_are_refused_with_the_way_out() -> None:
         htb_tree(SIXTEEN, RATE, LIMITS)
     with pytest.raises(TreeError, match=r"at most 15 bands.*htb\+prio"):
         prio_tree(SIXTEEN)
+    with pytest.raises(TreeError, match=r"ets has 16, one.*at most 15 bands"):
+        ets_tree(SIXTEEN)
     assert len(htb_prio_tree(SIXTEEN, RATE, LIMITS).bands) == 16
 
 
@@ -108,6 +111,14 @@ def test_prio_bands_are_the_qdisc_s_and_the_last_is_for_unmarked_traffic() -> No
     assert handle_text(tree.unmarked) == "7033:8"
     assert not tree.classes
     assert {qdisc.kind for qdisc in tree.qdiscs} == {"prio", "bfifo"}
+
+
+def test_ets_is_prio_by_another_qdisc_all_of_it_strict() -> None:
+    tree, prio = ets_tree(default_table()), prio_tree(default_table())
+    assert tree.root is not None
+    assert tree.root.options == EtsOptions(bands=8, strict=8, quanta=(), priomap=(7,) * 16)
+    assert [item for item in tree.qdiscs if item != tree.root] == list(prio.qdiscs[1:])
+    assert (tree.filters, tree.bands, tree.unmarked) == (prio.filters, prio.bands, prio.unmarked)
 
 
 def test_htb_prio_guarantees_unmarked_traffic_its_share_beside_the_bands() -> None:
@@ -149,10 +160,11 @@ def test_ingress_redirects_everything() -> None:
     [
         htb_tree(default_table(), RATE, LIMITS),
         prio_tree(default_table()),
+        ets_tree(default_table()),
         htb_prio_tree(SIXTEEN, RATE, LIMITS),
         link_tree(RATE, 256_000, LIMITS),
     ],
-    ids=["htb", "prio", "htb+prio", "link"],
+    ids=["htb", "prio", "ets", "htb+prio", "link"],
 )
 def test_every_handle_is_recognised_as_its_owner_s_alone(tree: Tree) -> None:
     owned = range(tree.owner, tree.owner + MAJORS)

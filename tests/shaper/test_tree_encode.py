@@ -16,6 +16,7 @@ from p3_shaper.encode import decode_class, decode_qdisc, encode_class, encode_qd
 from p3_shaper.encode_u32 import decode_filter, encode_filter
 from p3_shaper.limits import LinkLimits
 from p3_shaper.parts import (
+    EtsOptions,
     FifoOptions,
     Filter,
     HtbClass,
@@ -49,6 +50,16 @@ OPTIONS = st.one_of(
         st.just("prio"),
         st.builds(
             PrioOptions, st.integers(2, 16), st.tuples(*[st.integers(0, 15)] * 16).map(tuple)
+        ),
+    ),
+    st.tuples(
+        st.just("ets"),
+        st.builds(
+            EtsOptions,
+            st.integers(1, 16),
+            st.integers(0, 16),
+            st.lists(U32, max_size=16).map(tuple),
+            st.lists(st.integers(0, 15), max_size=16).map(tuple),
         ),
     ),
     st.tuples(st.just("fq"), st.builds(OtherOptions, st.binary(min_size=4, max_size=40))),

@@ -21,7 +21,9 @@ def add_settings(command: ArgumentParser) -> None:
     )
     command.add_argument("--bands", type=int, metavar="N", help="how many bands (default 7)")
     command.add_argument(
-        "--mode", choices=("auto", "htb", "prio", "htb+prio"), help="which kernel kinds to use"
+        "--mode",
+        choices=("auto", "htb", "prio", "htb+prio", "ets"),
+        help="which kernel kinds to use",
     )
 
 
