@@ -10,7 +10,7 @@ import socket
 import struct
 
 from p3_shaper.parts import Filter, Match
-from p3_shaper.tcmessage import Object, TcMessage, attribute, attributes
+from p3_shaper.tcmessage import NESTED, Object, TcMessage, attribute, attributes
 
 _U32 = struct.Struct("=I")
 
@@ -48,9 +48,9 @@ def encode_filter(item: Filter) -> TcMessage:
     options = b""
     if item.classid:
         options += attribute(_U32_CLASSID, _U32.pack(item.classid))
-    options += attribute(_U32_SEL, selector)
     if item.redirect:
         options += attribute(_U32_ACT, _encode_redirect(item.redirect))
+    options += attribute(_U32_SEL, selector)
     info = filter_info(item.priority, item.protocol)
     return TcMessage(Object.FILTER, 0, item.parent, "u32", options, info)
 
@@ -87,7 +87,7 @@ def _decode_selector(data: bytes) -> tuple[Match, ...] | None:
 def _encode_redirect(index: int) -> bytes:
     parms = _MIRRED.pack(0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, index)
     action = attribute(_ACT_KIND, b"mirred\0")
-    action += attribute(_ACT_OPTIONS, attribute(_MIRRED_PARMS, parms))
+    action += attribute(_ACT_OPTIONS | NESTED, attribute(_MIRRED_PARMS, parms))
     return attribute(1, action)
 
 
