@@ -89,7 +89,7 @@ def describe_class(item: HtbClass) -> str:
 
 
 def describe_filter(item: Filter) -> str:
-    """`filter parent 7033: protocol ip pref 16 u32 match 00a40000/00fc0000 at 0 flowid 7033:10`."""
+    """`filter parent 7033: protocol all pref 16 u32 match 40a40000/f0fc0000 at 0 …`."""
     matches = " ".join(
         f"match {match.value:08x}/{match.mask:08x} at {match.offset}" for match in item.matches
     )

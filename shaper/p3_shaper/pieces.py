@@ -9,8 +9,7 @@ from p3_shaper.bands import BandTable
 from p3_shaper.limits import LinkLimits, burst_bytes, burst_ticks, quantum_bytes
 from p3_shaper.matches import ack_ipv4, ack_ipv6, dscp_ipv4, dscp_ipv6
 from p3_shaper.parts import (
-    ETH_P_IP,
-    ETH_P_IPV6,
+    ETH_P_ALL,
     EtsOptions,
     FifoOptions,
     Filter,
@@ -98,15 +97,15 @@ def ack_filters(major: int, classid: int) -> tuple[Filter, ...]:
     """Pure acknowledgements go first: behind a backlogged band they throttle what comes in."""
     root = major << 16
     return (
-        Filter(root, _ACK_PRIORITY, ETH_P_IP, ack_ipv4(), classid),
-        Filter(root, _ACK_PRIORITY + 1, ETH_P_IPV6, ack_ipv6(), classid),
+        Filter(root, _ACK_PRIORITY, ETH_P_ALL, ack_ipv4(), classid),
+        Filter(root, _ACK_PRIORITY + 1, ETH_P_ALL, ack_ipv6(), classid),
     )
 
 
 def dscp_filters(major: int, table: BandTable, classes: tuple[int, ...]) -> Iterator[Filter]:
-    """In pairs; a filter priority serves one protocol only."""
+    """In pairs, IPv4 and IPv6, each of a priority of its own, by which it can be removed."""
     root = major << 16
     for band, classid in zip(table.bands, classes, strict=True):
         priority = _DSCP_PRIORITY + 2 * band.index
-        yield Filter(root, priority, ETH_P_IP, dscp_ipv4(band.dscp), classid)
-        yield Filter(root, priority + 1, ETH_P_IPV6, dscp_ipv6(band.dscp), classid)
+        yield Filter(root, priority, ETH_P_ALL, dscp_ipv4(band.dscp), classid)
+        yield Filter(root, priority + 1, ETH_P_ALL, dscp_ipv6(band.dscp), classid)

@@ -18,7 +18,7 @@ def tree(here: Place) -> str:
 DAMAGE = (
     "qdisc del dev eth0 root",
     "class change dev eth0 classid 7033:12 parent 7033:1 htb rate 9mbit ceil 10mbit",
-    "filter del dev eth0 parent 7033: protocol ip prio 16",
+    "filter del dev eth0 parent 7033: protocol all prio 16",
     "filter del dev eth0 parent 7033:",
     "qdisc change dev eth0 parent 7033:10 handle 7043: bfifo limit 1000",
     "qdisc replace dev eth0 parent 7033:10 handle 8: pfifo limit 5",

@@ -148,8 +148,8 @@ def test_what_others_did_to_our_tree_is_mended_without_a_new_root(pair: Pair) ->
     damage = """
 class change dev eth0 parent 7033:1 classid 7033:11 htb rate 7mbit ceil 9mbit
 qdisc replace dev eth0 parent 7033:12 handle 99: pfifo limit 10
-filter del dev eth0 parent 7033: protocol ip prio 16 u32
-filter add dev eth0 parent 7033: protocol ip prio 18 u32 match u32 0 0 flowid 7033:16
+filter del dev eth0 parent 7033: protocol all prio 16 u32
+filter add dev eth0 parent 7033: protocol all prio 18 u32 match u32 0 0 flowid 7033:16
 """
 
     async def work() -> None:

@@ -371,6 +371,6 @@ def test_operations_say_what_they_do_in_tc_s_words() -> None:
     assert lines[0] == "add qdisc htb 7033: root default 0x1f"
     assert lines[2].startswith("add class 7033:10 parent 7033:1 htb rate 1mbit ceil 200mbit burst")
     assert lines[-1] == (
-        "add filter parent 7033: protocol ipv6 pref 17 u32 match 0a400000/0fc00000 at 0 "
+        "add filter parent 7033: protocol all pref 17 u32 match 6a400000/ffc00000 at 0 "
         "flowid 7033:10"
     )

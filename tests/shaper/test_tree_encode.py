@@ -16,6 +16,7 @@ from p3_shaper.encode import decode_class, decode_qdisc, encode_class, encode_qd
 from p3_shaper.encode_u32 import decode_filter, encode_filter
 from p3_shaper.limits import LinkLimits
 from p3_shaper.parts import (
+    ETH_P_ALL,
     EtsOptions,
     FifoOptions,
     Filter,
@@ -168,12 +169,11 @@ def test_handles_are_written_as_tc_writes_them(handle: int, text: str) -> None:
 def _class_of(packet: Packet) -> str:
     """Where the filters of the default htb tree put a packet, as the kernel's u32 would."""
     tree = htb_tree(default_table(), parse_rate("200mbit"), LinkLimits())
-    protocol = 0x0800 if IP in packet else 0x86DD
     header = bytes(packet) + bytes(64)
     for item in tree.filters:
         words = [int.from_bytes(header[match.offset :][:4], "big") for match in item.matches]
         fits = all(w & m.mask == m.value for w, m in zip(words, item.matches, strict=True))
-        if item.protocol == protocol and fits:
+        if item.protocol == ETH_P_ALL and fits:
             return handle_text(item.classid)
     return "unmarked"
 
