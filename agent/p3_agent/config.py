@@ -18,8 +18,8 @@ DEFAULT_STATE_DIR = "/var/lib/p3-agent"
 DEFAULT_GROUP = "p3"
 DEFAULT_RECONCILE_S = 30.0
 
-Mode = Literal["htb", "prio", "htb+prio", "ets"]
-AskedMode = Literal["auto", "htb", "prio", "htb+prio", "ets"]
+Mode = Literal["htb", "prio", "htb+prio", "ets", "mq+htb", "mq+prio"]
+AskedMode = Literal["auto", "htb", "prio", "htb+prio", "ets", "mq+htb", "mq+prio"]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

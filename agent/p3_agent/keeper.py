@@ -21,7 +21,7 @@ from p3_shaper.describe import describe_tree
 from p3_shaper.netlink import Netlink, TcError
 from p3_shaper.operations import Operation
 from p3_shaper.plan import plan
-from p3_shaper.tcmessage import Counters, handle_text
+from p3_shaper.tcmessage import Counters, handle_text, total
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,9 @@ class Keeper:
         async with self._turn:
             counters = await self._netlink.statistics(self.site.link.index)
         wanted = self.site.wanted
-        guarantees = {item.classid: item.rate.bits_per_second for item in wanted.classes}
+        guarantees = {
+            item.classid: item.rate.bits_per_second * wanted.queues for item in wanted.classes
+        }
         rows = [
             *(
                 (classid, band.index, band.dscp)
@@ -177,7 +179,7 @@ class Keeper:
             (wanted.unmarked, None, None),
         ]
         return tuple(
-            _class_status(row, counters.get(row[0], Counters()), guarantees.get(row[0]))
+            _class_status(row, total(counters, wanted.copies(row[0])), guarantees.get(row[0]))
             for row in rows
         )
 

@@ -24,11 +24,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What is there: `speed` is None when unknown or merely nominal, `kinds` are qdisc names."""
+    """What is there: `speed` is None when unknown or merely nominal, `kinds` are qdisc names.
+
+    `holds_queue` is whether packets wait in the device without a rate (see `stacking`).
+    """
 
     device: str
     speed: Rate | None
     kinds: frozenset[str]
+    holds_queue: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,17 @@ def choose(wish: Wish, means: Means) -> Choice:
     match wish.mode:
         case "auto":
             return _automatic(wish, means)
-        case "prio" | "ets":
+        case "prio" | "ets" | "mq+prio":
             if wish.rate is not None:
                 raise AgentError(
                     f"mode {wish.mode} holds no rate, and {wish.rate} was asked for: "
                     "leave --rate out, or choose --mode htb+prio"
                 )
-            _need(means, wish.mode)
+            _need(means, wish.mode.removeprefix("mq+"))
             return Choice(wish.mode, None, "as asked")
-        case "htb":
+        case "htb" | "mq+htb":
             _need(means, "htb")
-            return _shaped("htb", wish, means, "as asked")
+            return _shaped(wish.mode, wish, means, "as asked")
         case "htb+prio":
             _need(means, "htb", "prio")
             return _shaped("htb+prio", wish, means, "as asked")
@@ -65,11 +69,11 @@ def _automatic(wish: Wish, means: Means) -> Choice:
     if wish.rate is None:
         why = _why_no_rate(means)
         if why is not None:
-            if "prio" in means.kinds:
+            if "prio" in means.kinds and means.holds_queue:
                 return Choice("prio", None, f"no rate was given and {why}")
             raise AgentError(
-                f"{means.device}: no rate was given, {why}, and this kernel has no sch_prio to do "
-                "without: give --rate, a little under the bottleneck's, on a kernel with sch_htb"
+                f"{means.device}: no rate was given, {why}, and {_why_no_prio(means)}: "
+                "give --rate, a little under the bottleneck's, on a kernel with sch_htb"
             )
     _need(means, "htb")
     if wish.bands <= HTB_BANDS:
@@ -88,9 +92,16 @@ def _why_no_rate(means: Means) -> str | None:
         return "the link's own speed is unknown"
     if "htb" not in means.kinds:
         return "this kernel has no sch_htb"
-    if means.speed > HTB_SOFTWARE_LIMIT and "prio" in means.kinds:
+    if means.speed > HTB_SOFTWARE_LIMIT and "prio" in means.kinds and means.holds_queue:
         return f"htb in software would not reach the link's {means.speed}"
     return None
+
+
+def _why_no_prio(means: Means) -> str:
+    """Why the bands cannot do without a rate."""
+    if "prio" not in means.kinds:
+        return "this kernel has no sch_prio to do without"
+    return "nothing waits in such a device without one"
 
 
 def _shaped(mode: Mode, wish: Wish, means: Means, why: str) -> Choice:

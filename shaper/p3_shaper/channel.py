@@ -141,8 +141,15 @@ class Channel:
 
     async def dump(self, kind: Object, body: bytes) -> list[bytes]:
         """Bodies of what the kernel lists; ChannelError. Repeated while changes interrupt it."""
+        return await self._dump(_OBJECTS[kind][2], body)
+
+    async def links(self, body: bytes) -> list[bytes]:
+        """Bodies about every interface; ChannelError."""
+        return await self._dump(rtnl.RTM_GETLINK, body)
+
+    async def _dump(self, number: int, body: bytes) -> list[bytes]:
         for _ in range(_DUMP_TRIES):
-            answers = await self._ask(_OBJECTS[kind][2], NLM_F_REQUEST | NLM_F_DUMP, body)
+            answers = await self._ask(number, NLM_F_REQUEST | NLM_F_DUMP, body)
             if not any(answer["header"]["flags"] & NLM_F_DUMP_INTR for answer in answers):
                 return [answer["body"] for answer in answers]
         raise ChannelError(errno.EAGAIN, "it changes too fast to be read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from p3_shaper.encode import decode_class, decode_qdisc
@@ -10,7 +10,7 @@ from p3_shaper.encode_u32 import decode_filter, filter_key
 from p3_shaper.operations import Operation, change, make, messages_of, remove
 from p3_shaper.parts import Filter, HtbClass, Qdisc
 from p3_shaper.tcmessage import INGRESS_HANDLE, TC_ROOT, Object, TcMessage
-from p3_shaper.tree import MAJORS, REDIRECT_PRIORITY, Tree
+from p3_shaper.tree import MAJORS, MAX_QUEUES, REDIRECT_PRIORITY, Tree
 from p3_shaper.u32tables import is_root_table
 
 _OUR_MINORS = 0x20
@@ -42,8 +42,10 @@ def difference(wanted: Tree, observed: Tree) -> Iterator[Operation]:
     want, here = _Parts.of(messages_of(wanted)), _Parts.of(messages_of(observed))
     ours = _Ours.under(observed)
     yield from _drop_stale_qdiscs(want, here, ours)
+    hosts = {item for item, qdisc in want.qdiscs.items() if want.has_classes_of(qdisc)}
+    yield from _change_qdiscs(want, here, hosts)
     yield from _change_classes(want, here)
-    yield from _change_qdiscs(want, here)
+    yield from _change_qdiscs(want, here, want.qdiscs.keys() - hosts)
     yield from _change_filters(want, here, ours)
     yield from _drop_stale_classes(want, here, ours)
 
@@ -62,7 +64,9 @@ class _Ours:
         if tree.root.handle == INGRESS_HANDLE:
             major = tree.root.major
             return cls(range(major, major + 1), range(REDIRECT_PRIORITY, REDIRECT_PRIORITY + 1))
-        return cls(range(tree.root.major, tree.root.major + MAJORS), _OUR_PRIORITIES)
+        queues = MAX_QUEUES if tree.root.kind == "mq" else 0
+        first = tree.root.major - MAJORS * queues
+        return cls(range(first, tree.root.major + MAJORS), _OUR_PRIORITIES)
 
     def has(self, handle: int) -> bool:
         return handle >> 16 in self.majors and handle & 0xFFFF < _OUR_MINORS
@@ -92,6 +96,10 @@ class _Parts:
                 case Object.FILTER if not message.chain and not is_root_table(message):
                     parts.filters.setdefault(filter_key(message), []).append(message)
         return parts
+
+    def has_classes_of(self, qdisc: TcMessage) -> bool:
+        """Whether classes hang below `qdisc` that it does not make by itself."""
+        return any(item >> 16 == qdisc.handle >> 16 for item in self.classes)
 
     def take(self, qdisc: TcMessage) -> list[TcMessage]:
         """Forget `qdisc` and all below it; what was below, parents first."""
@@ -140,9 +148,11 @@ def _change_classes(want: _Parts, here: _Parts) -> Iterator[Operation]:
             yield change(there, wanted)
 
 
-def _change_qdiscs(want: _Parts, here: _Parts) -> Iterator[Operation]:
+def _change_qdiscs(want: _Parts, here: _Parts, places: Set[int]) -> Iterator[Operation]:
     for place, wanted in want.qdiscs.items():
         there = here.qdiscs.get(place)
+        if place not in places:
+            continue
         if there is not None and _same(there, wanted):
             continue
         if there is None:

@@ -7,9 +7,12 @@ VLAN devices the protocol of a frame is 802.1Q, while its network header is stil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from p3_shaper.parts import Match
 
 _TCP = 6
+_IPV6 = 6
 
 
 def dscp_ipv4(dscp: int) -> tuple[Match, ...]:
@@ -41,3 +44,8 @@ def ack_ipv6() -> tuple[Match, ...]:
         Match(offset=4, mask=0xFFC0_FF00, value=_TCP << 8),
         Match(offset=52, mask=0x003F_0000, value=0x0010_0000),
     )
+
+
+def sees_ipv6(matches: Sequence[Match]) -> bool:
+    """Whether these matches, one of those above, are about IPv6."""
+    return any(not item.offset and item.value >> 28 == _IPV6 for item in matches)

@@ -17,7 +17,7 @@ from p3_shaper.channel import Channel, ChannelError
 from p3_shaper.encode_u32 import decode_filter
 from p3_shaper.errors import TcError, no_link, no_namespace, refused, refused_request
 from p3_shaper.kinds import missing_kinds
-from p3_shaper.link import Link, ethtool_speed
+from p3_shaper.link import Link, ethtool_speed, ethtool_tx_queues
 from p3_shaper.linkmessage import link_named, link_numbered, link_of, make_link
 from p3_shaper.namespace import socket_in
 from p3_shaper.observe import Hook, filter_places, tree_of
@@ -81,7 +81,15 @@ class Netlink:
             body = await self._channel.link(link_named(name))
         except ChannelError as error:
             raise no_link(name, self._namespace, error) from error
-        return link_of(body, ethtool_speed(self._control, name))
+        speed = ethtool_speed(self._control, name)
+        return link_of(body, speed, ethtool_tx_queues(self._control, name))
+
+    async def links(self) -> list[Link]:
+        """Every interface, by index, without what only its driver knows (`speed`); TcError."""
+        try:
+            return [link_of(body) for body in await self._channel.links(link_numbered(0))]
+        except ChannelError as error:
+            raise refused("list the interfaces", error) from error
 
     async def link_toward(self, address: str) -> Link | None:
         """The interface by which packets to `address` would leave; None without a route. TcError.

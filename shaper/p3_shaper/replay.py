@@ -123,9 +123,12 @@ def in_order(messages: Iterable[TcMessage]) -> tuple[TcMessage, ...]:
 
 
 def _parents_first(messages: list[TcMessage]) -> Iterator[TcMessage]:
+    """A class that its qdisc (mq, prio) makes by itself stands for that qdisc."""
     below: dict[int, list[TcMessage]] = {}
+    known = {TC_ROOT, TC_INGRESS, *(message.handle for message in messages)}
     for message in messages:
-        below.setdefault(message.parent, []).append(message)
+        parent = message.parent if message.parent in known else message.parent & _MAJOR
+        below.setdefault(parent, []).append(message)
     ready = [*below.pop(TC_ROOT, []), *below.pop(TC_INGRESS, [])]
     while ready:
         message = ready.pop(0)

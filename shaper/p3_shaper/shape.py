@@ -51,7 +51,7 @@ async def shape_in(netlink: Netlink, link: Link, limit: Limit, *, dry_run: bool)
         if ifb is None and not dry_run:
             ifb = await netlink.add_link(name, _IFB)
             undo.push_async_callback(netlink.remove_link, ifb)
-        tree = link_tree(limit.rate, limit.buffer_bytes, ifb.limits if ifb else LinkLimits())
+        tree = link_tree(limit.rate, limit.buffer_bytes, _incoming(link))
         redirect = ingress_tree(ifb.index if ifb else _NOT_MADE_YET)
         if ifb is None or dry_run:
             shaped = plan(tree, await netlink.observe(ifb.index) if ifb else Tree())
@@ -79,6 +79,11 @@ async def unshape(netlink: Netlink, link: Link, *, dry_run: bool) -> list[str]:
         if not dry_run:
             await netlink.remove_link(ifb)
     return done
+
+
+def _incoming(link: Link) -> LinkLimits:
+    """What comes in at once: packets that GRO has put together, whatever an ifb itself says."""
+    return LinkLimits(gso_max_size=link.gro_max_size, mtu=link.mtu)
 
 
 def _lines(name: str, operations: Iterable[Operation]) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
 
 TC_ROOT = 0xFFFF_FFFF
 """Parent of an interface's root qdisc."""
@@ -110,6 +110,12 @@ class Counters:
     overlimits: int = 0
     backlog: int = 0
     qlen: int = 0
+
+
+def total(counters: Mapping[int, Counters], handles: Iterable[int]) -> Counters:
+    """What passed and waits in all of `handles` together; those without counters count nothing."""
+    found = [counters[handle] for handle in handles if handle in counters]
+    return Counters(*map(sum, zip(*map(astuple, found), strict=True)))
 
 
 def parse(kind: Object, payload: bytes) -> tuple[int, TcMessage, Counters]:

@@ -36,6 +36,8 @@ SHAPE_MAJOR = 0x7053
 """Major of the root qdisc of p3-shape and of a test cluster's links."""
 MAJORS = 0x20
 """Each owner has this many majors: its root's, and above it those of its leaf queues."""
+MAX_QUEUES = 256
+"""Transmit queues that can have a tree each; their majors are below AGENT_MAJOR, MAJORS apart."""
 REDIRECT_PRIORITY = SHAPE_MAJOR
 """Priority of the filter with which p3-shape redirects what comes in, how it is recognised."""
 
@@ -56,9 +58,10 @@ class Tree:
     """One hook (root or ingress) of one interface. Parts are kept sorted: equality ignores order.
 
     `other` holds classes and filters that are not modelled here, as the kernel's bytes.
-    Equality leaves out `bands` (class ids, most urgent first) and `unmarked`, which say where to
-    read statistics and which a tree read from the kernel lacks; and `messages`, all that the
-    kernel said, in an order in which it can be said to it again.
+    Equality leaves out `bands` (class ids, most urgent first), `unmarked` and `queues` (how many
+    times each of those classes is there, see `copies`), which say where to read statistics and
+    which a tree read from the kernel lacks; and `messages`, all that the kernel said, in an order
+    in which it can be said to it again.
     """
 
     qdiscs: tuple[Qdisc, ...] = ()
@@ -67,6 +70,7 @@ class Tree:
     other: tuple[TcMessage, ...] = ()
     bands: tuple[int, ...] = field(default=(), compare=False)
     unmarked: int = field(default=0, compare=False)
+    queues: int = field(default=1, compare=False)
     messages: tuple[TcMessage, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +85,10 @@ class Tree:
         """The qdisc at the hook; None where the kernel's default (handle 0) or nothing is."""
         top = next(filter(_is_top, self.qdiscs), None)
         return top if top is not None and top.handle else None
+
+    def copies(self, classid: int) -> tuple[int, ...]:
+        """The classes that do what `classid`, one of `bands` or `unmarked`, does: one a queue."""
+        return tuple(classid - (MAJORS * number << 16) for number in range(self.queues))
 
     @property
     def owner(self) -> int:

@@ -27,6 +27,8 @@ NONE: frozenset[str] = frozenset()
         (Wish("prio", None, 7), GBIT, BOTH, ("prio", None)),
         (Wish("ets", None, 7), GBIT, ETS, ("ets", None)),
         (Wish("htb+prio", GBIT, 16), None, BOTH, ("htb+prio", GBIT)),
+        (Wish("mq+htb", None, 7), GBIT, HTB, ("mq+htb", GBIT)),
+        (Wish("mq+prio", None, 7), GBIT, PRIO, ("mq+prio", None)),
     ],
 )
 def test_the_mode_follows_from_wish_and_means(
@@ -51,6 +53,8 @@ def test_the_mode_follows_from_wish_and_means(
         (Wish("htb+prio", GBIT, 7), None, HTB, "no sch_prio"),
         (Wish("ets", None, 7), GBIT, BOTH, "no sch_ets"),
         (Wish("ets", GBIT, 7), GBIT, ETS, "mode ets holds no rate.*leave --rate out"),
+        (Wish("mq+htb", GBIT, 7), None, PRIO, "no sch_htb"),
+        (Wish("mq+prio", GBIT, 7), None, PRIO, "leave --rate out"),
     ],
 )
 def test_what_cannot_be_is_said(
@@ -58,3 +62,10 @@ def test_what_cannot_be_is_said(
 ) -> None:
     with pytest.raises(AgentError, match=what):
         choose(wish, Means("eth0", speed, kinds))
+
+
+def test_a_device_in_which_nothing_waits_is_not_left_without_a_rate() -> None:
+    fast = Means("eth0.10", FAST, BOTH, holds_queue=False)
+    assert choose(Wish("auto", None, 7), fast).mode == "htb"
+    with pytest.raises(AgentError, match=r"nothing waits .* give --rate"):
+        choose(Wish("auto", None, 7), Means("eth0.10", None, BOTH, holds_queue=False))

@@ -10,7 +10,7 @@ from p3_shaper.link import Link
 from p3_shaper.rates import Rate
 from p3_shaper.tree import TreeError
 
-LINK = Link(2, "eth0", "02:00:00:00:00:01", 1500, 65536, 1, None, is_up=True)
+LINK = Link(2, "eth0", "02:00:00:00:00:01", 1500, 65536, 4, None, is_up=True)
 WANTED = settings(Options(device="eth0"))
 GBIT = Rate(10**9)
 
@@ -26,6 +26,8 @@ def site(choice: Choice) -> Site:
         (Choice("prio", None, "why"), {"prio", "bfifo", "u32"}),
         (Choice("ets", None, "why"), {"ets", "bfifo", "u32"}),
         (Choice("htb+prio", GBIT, "why"), {"htb", "prio", "bfifo", "u32"}),
+        (Choice("mq+htb", GBIT, "why"), {"mq", "htb", "bfifo", "u32"}),
+        (Choice("mq+prio", None, "why"), {"mq", "prio", "bfifo", "u32"}),
     ],
 )
 def test_every_mode_has_its_tree(choice: Choice, kinds: set[str]) -> None:

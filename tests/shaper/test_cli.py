@@ -44,14 +44,17 @@ def test_a_rate_is_echoed_applied_and_taken_away(pair: Pair, capsys: Capture) ->
     assert state(node) == before
 
 
-def test_what_comes_in_goes_through_an_ifb_of_ours(pair: Pair, capsys: Capture) -> None:
+@pytest.mark.parametrize("family", [4, 6])
+def test_what_comes_in_goes_through_an_ifb_of_ours(
+    pair: Pair, capsys: Capture, family: int
+) -> None:
     node, peer = pair.nodes
     before = state(node)
     assert shape(node, "50mbit", "--ingress") == 0
     assert capsys.readouterr().out == "eth0: 50mbit in, buffer 312.5KB\n"
     assert "mirred (Egress Redirect to device p3ifb" in state(node)
     assert shape(node, "60mbit", "--ingress") == 0
-    address = node.address
+    address = node.address if family == 4 else node.address6
     server = node.popen([sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE)
     assert server.stdout is not None
     assert server.stdout.readline() == "listening\n"
@@ -67,7 +70,9 @@ def test_what_comes_in_goes_through_an_ifb_of_ours(pair: Pair, capsys: Capture) 
 
 SERVER = """
 import socket, sys
-with socket.create_server((sys.argv[1], 5001)) as server:
+address = sys.argv[1]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+with socket.create_server((address, 5001), family=family) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
     with connection:

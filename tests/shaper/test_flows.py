@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from p3_shaper.cluster import Node, Pair
 from p3_shaper.netlink import Netlink, open_netlink
 from p3_shaper.operations import make, messages_of
 from p3_shaper.rates import Rate, parse_rate
-from p3_shaper.tcmessage import TC_ROOT
+from p3_shaper.tcmessage import TC_ROOT, Verb
 from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
 
 RATE = parse_rate("200mbit")
@@ -172,10 +173,18 @@ def test_a_change_of_rates_under_load_loses_nothing(pair: Pair) -> None:
         ):
             await first.arrived(2 * MEGABYTE)
             limits = (await netlink.link("eth0")).limits
-            for rate, floor in (("150mbit", "2mbit"), ("300mbit", "5mbit"), ("200mbit", "1mbit")):
+            for rate, floor in (
+                ("150mbit", "2mbit"),
+                ("600mbit", "10mbit"),
+                ("2gbit", "5mbit"),  # the queues' limits grow too
+                ("100mbit", "1mbit"),
+                ("300mbit", "5mbit"),
+            ):
                 guarantee = parse_rate(floor)
                 tree = htb_tree(TABLE, parse_rate(rate), limits, guarantee=guarantee)
-                assert len(await netlink.ensure(index, tree)) == len(tree.classes)
+                changes = await netlink.ensure(index, tree)
+                assert len(changes) >= len(tree.classes)
+                assert {item.request.verb for item in changes} == {Verb.CHANGE}
                 await first.arrived(2 * MEGABYTE)
             counters = await netlink.statistics(index)
             assert {item.drops for item in counters.values()} == {0}
@@ -183,3 +192,30 @@ def test_a_change_of_rates_under_load_loses_nothing(pair: Pair) -> None:
             assert second.lost() <= 0
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("text", ["100mbit", "1gbit"])
+def test_one_flow_reaches_the_rate_asked_for(pair: Pair, text: str) -> None:
+    """Within 5 %, headers included, in the best of some windows; scripts/bench_shaper has more."""
+    node, peer = pair.nodes
+    rate = parse_rate(text)
+    window = rate.bytes_per_second // 4
+
+    async def work() -> list[float]:
+        async with (
+            shaped(node, rate) as (netlink, index, tree),
+            Flow.between(node, peer, socket.AF_INET, TABLE.bands[0].tos) as flow,
+        ):
+            await flow.arrived(window)
+            reached = []
+            for _ in range(4):
+                start, before = time.monotonic(), await netlink.statistics(index)
+                await flow.arrived(window)
+                after, end = await netlink.statistics(index), time.monotonic()
+                sent = after[tree.bands[0]].bytes - before[tree.bands[0]].bytes
+                reached.append(sent / (end - start) / rate.bytes_per_second)
+            return reached
+
+    reached = asyncio.run(work())
+    assert 0.95 <= max(reached)
+    assert min(reached) <= 1.05

@@ -37,10 +37,19 @@ class Flow:
     async def between(
         cls, node: Node, peer: Node, family: socket.AddressFamily, tos: int
     ) -> AsyncIterator[Flow]:
+        """A flow from `node` to `peer`."""
         address = peer.address if family == socket.AF_INET else peer.address6
+        async with cls.to(node.name, peer.name, address, tos) as flow:
+            yield flow
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, here: str, there: str, address: str, tos: int) -> AsyncIterator[Flow]:
+        """A flow from namespace `here` to `address`, which is in namespace `there`."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with (
-            socket_in(peer.name, family, socket.SOCK_STREAM) as listener,
-            socket_in(node.name, family, socket.SOCK_STREAM) as sender,
+            socket_in(there, family, socket.SOCK_STREAM) as listener,
+            socket_in(here, family, socket.SOCK_STREAM) as sender,
         ):
             for end in (listener, sender):
                 _mark(end, family, tos)

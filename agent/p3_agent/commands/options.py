@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from p3_agent import config
 
@@ -21,9 +21,7 @@ def add_settings(command: ArgumentParser) -> None:
     )
     command.add_argument("--bands", type=int, metavar="N", help="how many bands (default 7)")
     command.add_argument(
-        "--mode",
-        choices=("auto", "htb", "prio", "htb+prio", "ets"),
-        help="which kernel kinds to use",
+        "--mode", choices=get_args(config.AskedMode), help="which kernel kinds to use"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from p3_agent.doctor.facts import EgressFilter, Facts
 from p3_agent.doctor.findings import Finding, Level
 from p3_agent.original import is_others
-from p3_shaper.parts import ETH_P_IPV6
+from p3_shaper.matches import sees_ipv6
 from p3_shaper.tcmessage import handle_text
 from p3_shaper.tree import AGENT_MAJOR
 
@@ -167,7 +167,7 @@ def ipv6(facts: Facts) -> Iterator[Finding]:
     """IPv6 traffic in bands whose tree does not know IPv6."""
     if facts.tree.owner != AGENT_MAJOR or not any(item.is_ipv6 for item in facts.sockets):
         return
-    if not any(item.protocol == ETH_P_IPV6 for item in facts.tree.filters):
+    if not any(sees_ipv6(item.matches) for item in facts.tree.filters):
         yield Finding(
             "ipv6",
             Level.ERROR,
