@@ -7,8 +7,29 @@ from p3_agent.stacking import holds_queue, require_bond_of_one, require_rate
 from p3_shaper.link import Link
 
 
-def link(index: int, name: str, kind: str = "", **more: int) -> Link:
-    return Link(index, name, "", 1500, 65536, 1, None, is_up=True, kind=kind, **more)
+def link(
+    index: int,
+    name: str,
+    kind: str = "",
+    *,
+    parent: int = 0,
+    master: int = 0,
+    bond_mode: int | None = None,
+) -> Link:
+    return Link(
+        index=index,
+        name=name,
+        mac="",
+        mtu=1500,
+        gso_max_size=65536,
+        tx_queues=1,
+        speed=None,
+        is_up=True,
+        kind=kind,
+        parent=parent,
+        master=master,
+        bond_mode=bond_mode,
+    )
 
 
 SLAVES = [link(2, "eth0", master=9), link(3, "eth1", master=9), link(4, "eth2")]
