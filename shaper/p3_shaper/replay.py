@@ -6,20 +6,20 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from p3_shaper.replayable import CLASSIFIERS, Classifier, obstacle
 from p3_shaper.tcmessage import TC_INGRESS, TC_ROOT, Object, TcMessage, attributes, rewrite
-from p3_shaper.u32tables import U32, filter_order, is_root_table
+from p3_shaper.u32tables import filter_order, is_root_table
 
 _MAJOR = 0xFFFF_0000
 _HTB_INIT = 2
 _HTB_VERSION = 3  # it reports 0x30011, but takes 3 alone
 _HTB_GLOB = struct.Struct("=IIIII")
 
-_FLAGS_NUMBER = {U32: 11, "flower": 22, "matchall": 3}
+_CODEL_TIMES = {"codel": {1, 3, 5}, "fq_codel": {1, 3, 7}}
+"""Target, interval and CE threshold, which they keep in 1024 ns and tell in whole µs."""
 _FLAGS_SAYABLE = 0b1_0011  # skip_hw, skip_sw, verbose: the others are the kernel's own
-_U32_COUNTERS = 9
-_ACTIONS_NUMBER = {U32: 7, "flower": 3, "matchall": 2}
 _ACTION_KIND, _ACTION_OPTIONS, _ACTION_STATS = 1, 2, 4
-_PLAIN_ACTIONS = (b"mirred\0", b"gact\0", b"skbedit\0")
+_PLAIN_ACTIONS = (b"gact\0", b"mirred\0", b"skbedit\0", b"vlan\0")
 """Actions whose options are one structure that begins with struct tc_gen, and when last used."""
 _ACTION_TIMES, _ACTION_PARMS = 1, 2
 _USERS = slice(12, 20)  # tc_gen's refcnt and bindcnt
@@ -32,10 +32,10 @@ class ReplayError(ValueError):
 def check(messages: Iterable[TcMessage]) -> None:
     """Raise ReplayError if one of `messages` cannot be said to the kernel again."""
     for message in messages:
-        if message.unsayable:
+        if reason := obstacle(message):
             raise ReplayError(
                 f"the {message.object.value} {message.kind} here could not be put back: "
-                f"{message.unsayable}; remove it yourself first, and nothing is lost unawares"
+                f"{reason}; remove it yourself first, and nothing is lost unawares"
             )
 
 
@@ -45,7 +45,8 @@ def is_implied(message: TcMessage) -> bool:
         case Object.QDISC:
             return not message.handle
         case Object.CLASS:
-            return message.options is None
+            # hfsc tells of its qdisc as of a class, too
+            return message.options is None or not message.handle & ~_MAJOR
         case Object.FILTER:
             return not message.handle or message.options is None or is_root_table(message)
 
@@ -59,8 +60,10 @@ def sayable(message: TcMessage) -> TcMessage:
         parent = message.handle & _MAJOR  # how it reports a class right below its qdisc
     if message.object is Object.QDISC and message.kind == "htb":
         options = rewrite(options, _asked_htb)
-    if message.object is Object.FILTER:
-        options = rewrite(options, _FilterOptions(message.kind))
+    if message.object is Object.QDISC and message.kind in _CODEL_TIMES:
+        options = rewrite(options, _CodelTimes(message.kind))
+    if message.object is Object.FILTER and message.kind in CLASSIFIERS:
+        options = rewrite(options, _FilterOptions(CLASSIFIERS[message.kind]))
     return replace(message, options=options, parent=parent)
 
 
@@ -72,20 +75,30 @@ def _asked_htb(number: int, value: bytes) -> bytes:
     return _HTB_GLOB.pack(_HTB_VERSION, rate_to_quantum, default, debug, 0)
 
 
+class _CodelTimes:
+    """One µs more: told as they are, they would come back shorter, and shorter each time."""
+
+    def __init__(self, kind: str) -> None:
+        self._times = _CODEL_TIMES[kind]
+
+    def __call__(self, number: int, value: bytes) -> bytes:
+        return (
+            struct.pack("=I", struct.unpack("=I", value)[0] + 1) if number in self._times else value
+        )
+
+
 class _FilterOptions:
     """Rewrites a classifier's options."""
 
-    def __init__(self, kind: str) -> None:
-        self._flags = _FLAGS_NUMBER.get(kind)
-        self._actions = _ACTIONS_NUMBER.get(kind)
-        self._counters = _U32_COUNTERS if kind == U32 else None
+    def __init__(self, places: Classifier) -> None:
+        self._places = places
 
     def __call__(self, number: int, value: bytes) -> bytes | None:
-        if number == self._counters:
+        if number == self._places.counters:
             return None
-        if number == self._flags:
+        if number == self._places.flags:
             return struct.pack("=I", struct.unpack("=I", value)[0] & _FLAGS_SAYABLE)
-        if number == self._actions:
+        if number == self._places.actions:
             return rewrite(value, _asked_action)
         return value
 

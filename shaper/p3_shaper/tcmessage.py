@@ -58,8 +58,8 @@ class TcMessage:
     """One qdisc, class or filter as the kernel describes it.
 
     `info` is a filter's (priority << 16 | protocol in network byte order), and 0 for the others.
-    `options` is TCA_OPTIONS without its header, None where there is none. `unsayable` says why the
-    kernel could not be told this again, "" if it can.
+    `options` is TCA_OPTIONS without its header, None where there is none. `unsayable` says what
+    beside the options could not be told the kernel again, "" if nothing (see `replayable`).
     """
 
     object: Object
@@ -134,7 +134,7 @@ def parse(kind: Object, payload: bytes) -> tuple[int, TcMessage, Counters]:
         options=options,
         info=info if kind is Object.FILTER else 0,
         chain=int.from_bytes(found.get(TCA_CHAIN, b""), sys.byteorder),
-        unsayable=_unsayable(kind, name, options or b"", found.keys()),
+        unsayable=_unsayable(found.keys()),
     )
     return index, message, _counters(found.get(TCA_STATS2, b""))
 
@@ -177,16 +177,7 @@ def handle_text(handle: int) -> str:
     return f"{handle >> 16:x}:{minor:x}" if minor else f"{handle >> 16:x}:"
 
 
-_BPF_ACTION = attribute(1, b"bpf\0")
-_TABLES = "its kernel module keeps a table that it does not give back"
-_UNSAYABLE_QDISCS = {"red": _TABLES, "choke": _TABLES, "gred": _TABLES, "sfb": _TABLES}
-
-
-def _unsayable(kind: Object, name: str, options: bytes, found: Iterable[int]) -> str:
-    if kind is Object.FILTER and (name == "bpf" or _BPF_ACTION in options):
-        return "a bpf program cannot be loaded again from what the kernel tells of it"
-    if kind is Object.QDISC and name in _UNSAYABLE_QDISCS:
-        return _UNSAYABLE_QDISCS[name]
+def _unsayable(found: Iterable[int]) -> str:
     if TCA_STAB in found:
         return "the kernel does not give back its size table (stab)"
     if TCA_INGRESS_BLOCK in found or TCA_EGRESS_BLOCK in found:

@@ -15,12 +15,11 @@ from p3_shaper.bands import BandTable, default_table
 from p3_shaper.cluster import Node, Pair
 from p3_shaper.kinds import missing_in_config
 from p3_shaper.link import Link
-from p3_shaper.netlink import Hook, Netlink, Snapshot, TcError, open_netlink
+from p3_shaper.netlink import Hook, Netlink, TcError, open_netlink
 from p3_shaper.operations import make
 from p3_shaper.parts import HtbOptions, Qdisc
 from p3_shaper.plan import PlanError, clear, plan
 from p3_shaper.rates import parse_rate
-from p3_shaper.replay import ReplayError
 from p3_shaper.tcmessage import TC_ROOT, Object, TcMessage
 from p3_shaper.tree import (
     AGENT_MAJOR,
@@ -50,30 +49,6 @@ filter add dev eth0 parent 1: protocol ip prio 5 handle 7: u32 divisor 16
 filter add dev eth0 parent 1: protocol ip prio 5 u32 ht 7:3: match ip dst 10.0.0.3/32 flowid 1:30
 filter add dev eth0 parent 1:10 protocol ip prio 3 u32 match ip dport 22 0xffff flowid 1:10
 """
-TREES = {
-    "default": "",
-    "htb": HTB_WITH_TABLES,
-    "pfifo": "qdisc add dev eth0 root handle 5: pfifo limit 77",
-    "no handle of its own": "qdisc add dev eth0 root bfifo limit 70000",
-    "tbf": "qdisc add dev eth0 root handle 8: tbf rate 10mbit burst 32k latency 50ms",
-    "a link": """
-qdisc add dev eth0 root handle 7053: htb default 10
-class add dev eth0 parent 7053: classid 7053:10 htb rate 200mbit ceil 200mbit burst 131072
-qdisc add dev eth0 parent 7053:10 bfifo limit 256000
-""",
-    "action": """
-qdisc add dev eth0 root handle 1: htb default 30
-class add dev eth0 parent 1: classid 1:30 htb rate 1mbit
-filter add dev eth0 parent 1: prio 9 u32 match u32 0 0 action mirred egress mirror dev lo
-""",
-    "hole in the numbers": """
-qdisc add dev eth0 root handle 1: htb default 30
-class add dev eth0 parent 1: classid 1:30 htb rate 1mbit
-filter add dev eth0 parent 1: protocol ip prio 10 u32 match ip protocol 17 0xff flowid 1:30
-filter add dev eth0 parent 1: protocol ip prio 20 u32 match ip protocol 6 0xff flowid 1:30
-filter del dev eth0 parent 1: protocol ip prio 10 u32
-""",
-}
 
 
 def tc(node: Node, lines: str) -> None:
@@ -161,52 +136,6 @@ filter add dev eth0 parent 7033: protocol all prio 18 u32 match u32 0 0 flowid 7
             operations = await netlink.ensure(link.index, tree)
             assert await netlink.observe(link.index) == tree
             assert TC_ROOT not in [item.request.message.parent for item in operations]
-
-    asyncio.run(work())
-
-
-@pytest.mark.parametrize("lines", TREES.values(), ids=TREES.keys())
-def test_what_was_there_comes_back_as_it_was(pair: Pair, lines: str) -> None:
-    node = pair.nodes[0]
-
-    async def work() -> None:
-        async with device(node) as (netlink, link):
-            tc(node, lines)
-            before = shown(node)
-            saved = (await netlink.snapshot(link)).to_bytes()
-            tree = htb_tree(TABLE, RATE, link.limits)
-            if lines:
-                with pytest.raises(PlanError, match="not ours"):
-                    await netlink.ensure(link.index, tree)
-                assert shown(node) == before
-            operations = await netlink.ensure(link.index, tree, takeover=True)
-            assert await netlink.observe(link.index) == tree
-            snapshot = Snapshot.from_bytes(saved)
-            assert (snapshot.name, snapshot.index, snapshot.mac) == ("eth0", link.index, link.mac)
-            assert await netlink.restore(link.index, snapshot)
-            assert shown(node) == before
-            assert await netlink.restore(link.index, snapshot) == []
-            await netlink.apply(link.index, operations)
-            await netlink.undo(link.index, operations)
-            assert shown(node) == before
-
-    asyncio.run(work())
-
-
-def test_a_bpf_filter_is_refused_before_anything_changes(pair: Pair) -> None:
-    node = pair.nodes[0]
-    filter_line = ["filter", "add", "dev", "eth0", "parent", "1:", "prio", "9", "bpf"]
-
-    async def work() -> None:
-        async with device(node) as (netlink, link):
-            tc(node, HTB_WITH_TABLES)
-            node.run(["tc", *filter_line, "bytecode", "1,6 0 0 0,", "flowid", "1:30"])
-            before = shown(node)
-            with pytest.raises(ReplayError, match="filter bpf here could not be put back"):
-                await netlink.snapshot(link)
-            with pytest.raises(PlanError, match="cannot be loaded again"):
-                await netlink.ensure(link.index, htb_tree(TABLE, RATE, link.limits), takeover=True)
-            assert shown(node) == before
 
     asyncio.run(work())
 
