@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from p3_agent.commands import confirm, doctor, mark, plan, restore, run, status, top
+from p3_agent.commands import confirm, doctor, mark, plan, probe, restore, run, status, top
 from p3_agent.errors import SENTENCES, UsageError
 from p3_agent.messages import ControlError
 
-_COMMANDS = (run, plan, status, top, doctor, confirm, restore, mark)
+_COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,1 @@
+"""Do marks survive a path? Values in, verdict out; `sender`, `listener` and `quotes` touch it."""
