@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
 
-from p3_agent.errors import AgentError
+from p3_agent.errors import AgentError, UsageError
 from p3_shaper.bands import Band, BandTable
 
 _NFT_ROOT = "/sys/fs/cgroup"
@@ -32,7 +32,8 @@ class Cgroup:
 class Mark:
     """One band's mark on what the sockets of one cgroup, and of those below it, send.
 
-    Raises AgentError when the table has no such band or nftables cannot write the path.
+    Raises UsageError when the table has no such band, AgentError for a path that nftables cannot
+    write.
     """
 
     cgroup: Cgroup
@@ -41,7 +42,7 @@ class Mark:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < len(self.table):
-            raise AgentError(
+            raise UsageError(
                 f"there is no band {self.index}: choose --band 0 to {len(self.table) - 1}"
             )
         if not {'"', "\n"}.isdisjoint(str(self.cgroup.path)):

@@ -74,8 +74,10 @@ def marking(namespace: str, cgroup: str, band: int, *options: str) -> Iterator[A
             process.kill()
 
 
-def refusal(namespace: str, *options: str, prefix: tuple[str, ...] = (), **env: str) -> str:
-    """What `p3-agent mark` says when it ends with status 1."""
+def refusal(
+    namespace: str, *options: str, prefix: tuple[str, ...] = (), code: int = 1, **env: str
+) -> str:
+    """What `p3-agent mark` says when it ends with that status."""
     done = subprocess.run(
         [*within(namespace), *prefix, AGENT, "mark", *options],
         capture_output=True,
@@ -84,7 +86,7 @@ def refusal(namespace: str, *options: str, prefix: tuple[str, ...] = (), **env: 
         check=False,
         env={**os.environ, "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock", **env},
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
     return done.stderr
 
 
@@ -251,7 +253,7 @@ def test_refusals(pair: Pair, inside: Group, tmp_path: Path) -> None:
     assert "the root of all" in refusal(
         namespace, "--cgroup", str(inside.path.parent), "--band", "0"
     )
-    assert "choose --band 0 to 6" in refusal(namespace, *this, "7")
+    assert "choose --band 0 to 6" in refusal(namespace, *this, "7", code=2)
     (tmp_path / "libnftables.so.1").touch()
     assert "apt install nftables" in refusal(namespace, *this, "0", LD_LIBRARY_PATH=str(tmp_path))
     no_right = ("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin")

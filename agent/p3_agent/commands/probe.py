@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from functools import partial
+from argparse import ArgumentTypeError, Namespace
 
 from p3_agent import client
 from p3_agent.commands.options import Commands, add_socket
 from p3_agent.daemon import stop_on_signals
+from p3_agent.errors import UsageError
 from p3_agent.probe import echo, report
 from p3_agent.probe.listener import listen
 from p3_agent.probe.search import Search
@@ -52,17 +52,17 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--address", help="with --listen: at this address alone")
     add_socket(command)
-    command.set_defaults(command=partial(_main, command))
+    command.set_defaults(command=_main)
 
 
-def _main(command: ArgumentParser, parsed: Namespace) -> int:
+def _main(parsed: Namespace) -> int:
     if parsed.listen == (parsed.host is not None):
-        command.error("name a HOST, or --listen, and not both")
+        raise UsageError("name a HOST, or --listen, and not both")
     if parsed.listen:
         asyncio.run(_listen(parsed.port, parsed.address))
         return 0
     if parsed.address is not None:
-        command.error("--address goes with --listen")
+        raise UsageError("--address goes with --listen")
     dscps = parsed.dscp or (client.bands(parsed.socket) or default_table()).dscps
     target = resolve(parsed.host, parsed.port, parsed.version)
     findings = probe(target, dscps, parsed.max_hops, parsed.dev)
