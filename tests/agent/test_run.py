@@ -136,10 +136,17 @@ def test_a_stop_amid_changes_puts_back_what_was_there(here: Place) -> None:
 
 
 @pytest.mark.needs_kinds("prio")
-def test_mode_prio_holds_no_rate_and_goes_without_a_trace(here: Place) -> None:
+@pytest.mark.parametrize(
+    ("options", "tree"),
+    [(("--mode", "prio"), "qdisc prio 7033: root"), (RATE, "qdisc prio 7035: parent 7033:2")],
+    ids=["prio", "more bands than htb can order"],
+)
+def test_modes_with_prio(here: Place, options: tuple[str, ...], tree: str) -> None:
     before = here.shown()
-    with here.running("--mode", "prio") as agent:
-        assert "qdisc prio 7033: root" in here.shown()
+    config = here.config(f"dscps = {[*range(5, 20)]}")
+    with here.running("--config", config, *options) as agent:
+        assert tree in here.shown()
+        assert "bands 1" in here.shown()
         assert agent.stop() == 0
     assert here.shown() == before
 
