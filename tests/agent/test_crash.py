@@ -68,6 +68,10 @@ def test_a_restore_that_was_cut_short_is_finished(here: Place) -> None:
     path = next(here.state.glob("*.json"))
     saved = msgspec.json.decode(path.read_bytes(), type=Saved)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(saved, restoring=True)))
+    done = here.agent("run", *RATE)
+    assert done.returncode == 1
+    assert "run `p3-agent restore` first" in done.stderr
+    assert here.shown() == partial
     done = here.agent("restore")
     assert done.returncode == 0, done.stderr
     assert here.shown() == before
@@ -97,6 +101,19 @@ def test_a_tree_whose_original_is_lost_is_not_adopted_unasked(here: Place) -> No
         assert "--state-dir" in done.stderr
     with here.running(*RATE, "--takeover") as agent:
         assert agent.stop() == 0
+    assert here.shown() == before
+
+
+def test_an_original_is_its_hardware_address_s(here: Place) -> None:
+    before = add_foreign(here)
+    own = here.run("cat", "/sys/class/net/eth0/address").stdout.strip()
+    crash(here, "--takeover")
+    assert here.run("ip", "link", "set", "eth0", "address", "02:00:00:00:00:77").returncode == 0
+    done = here.agent("restore")
+    assert done.returncode == 1
+    assert "not saved in this --state-dir" in done.stderr
+    assert here.run("ip", "link", "set", "eth0", "address", own).returncode == 0
+    assert here.agent("restore").returncode == 0
     assert here.shown() == before
 
 
