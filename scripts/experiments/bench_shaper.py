@@ -40,13 +40,15 @@ class Row(msgspec.Struct, frozen=True):
     """One rate: medians over the rounds, in bits a second and as parts of 1.
 
     `achieved` is one flow alone. `top` is the urgent flow beside one of the lowest band, `leak`
-    what that one takes of both together. `unshaped` is the machine's own speed.
+    what that one takes of both together, `dry` how often the urgent one had nothing waiting (see
+    `Shares`). `unshaped` is the machine's own speed.
     """
 
     asked: int
     achieved: float
     top: float
     leak: float
+    dry: float
     unshaped: float
 
 
@@ -86,6 +88,7 @@ async def measure(options: Options) -> list[Row]:
             achieved=median(single[rate]),
             top=median(item.top for item in both[rate]),
             leak=median(item.leak for item in both[rate]),
+            dry=median(item.dry for item in both[rate]),
             unshaped=median(plain),
         )
         for rate in options.rates
@@ -95,16 +98,20 @@ async def measure(options: Options) -> list[Row]:
 def text(rows: Sequence[Row]) -> str:
     """The table, for people."""
     lines = [
-        "asked      achieved  of asked  top band  leak    of unshaped",
-        *(
-            f"{Rate(row.asked)!s:<9}  {row.achieved / 1e6:>7.0f}M  {row.achieved / row.asked:>7.1%}"
-            f"  {row.top / 1e6:>7.0f}M  {row.leak:>5.1%}  {row.achieved / row.unshaped:>7.1%}"
-            for row in rows
-        ),
+        "asked      achieved  of asked  top band   leak    dry  of unshaped",
+        *map(_line, rows),
     ]
     if rows:
         lines.append(f"unshaped, the machine sends {rows[0].unshaped / 1e6:.0f}M")
     return "\n".join(lines)
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{Rate(row.asked)!s:<9}  {row.achieved / 1e6:>7.0f}M  {row.achieved / row.asked:>8.1%}  "
+        f"{row.top / 1e6:>7.0f}M  {row.leak:>5.1%}  {row.dry:>5.1%}  "
+        f"{row.achieved / row.unshaped:>11.1%}"
+    )
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ from p3_shaper.tree import htb_tree
 
 TABLE = default_table()
 WARM_UP_S = 1.0
+SAMPLES = 50
 _ON_THE_WIRE = 1514 / 1448
 """Bytes with Ethernet, IP and TCP headers for each byte of payload, at an MTU of 1500."""
 _FIRST_PORT = 5201
@@ -26,10 +27,15 @@ _PREFIX = "p3b"
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Two flows: bits a second of the urgent one, and the other's part of both."""
+    """Two flows: bits a second of the urgent one, and the other's part of both.
+
+    `dry` is the part of samples in which nothing of the urgent one waited: what the other took
+    then is no leak of the tree, for want of processor the urgent one had sent too little.
+    """
 
     top: float
     leak: float
+    dry: float
 
 
 async def unshaped(seconds: float) -> float:
@@ -44,18 +50,18 @@ async def unshaped(seconds: float) -> float:
 
 async def alone(rate: Rate, seconds: float) -> float:
     """Bits a second of one flow in the most urgent band at `rate`."""
-    (found,) = await _counted(rate, seconds, (0,))
+    (found,), _ = await _counted(rate, seconds, (0,))
     return found
 
 
 async def beside_a_lower_band(rate: Rate, seconds: float) -> Shares:
     """A flow in the most urgent band while one in the lowest is sending too."""
-    top, low = await _counted(rate, seconds, (0, len(TABLE) - 1))
-    return Shares(top, low / (top + low))
+    (top, low), dry = await _counted(rate, seconds, (0, len(TABLE) - 1))
+    return Shares(top, low / (top + low), dry)
 
 
-async def _counted(rate: Rate, seconds: float, bands: tuple[int, ...]) -> list[float]:
-    """Bits a second of one flow in each of `bands`, all at once."""
+async def _counted(rate: Rate, seconds: float, bands: tuple[int, ...]) -> tuple[list[float], float]:
+    """Bits a second of one flow in each of `bands`, all at once; how often the first was dry."""
     async with AsyncExitStack() as exits:
         pair = exits.enter_context(_pair())
         netlink = await exits.enter_async_context(open_netlink(pair.nodes[0].name))
@@ -68,12 +74,16 @@ async def _counted(rate: Rate, seconds: float, bands: tuple[int, ...]) -> list[f
             pair.nodes[0].popen(client, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         await asyncio.sleep(WARM_UP_S)
         start, before = time.monotonic(), await netlink.statistics(link.index)
-        await asyncio.sleep(seconds)
+        backlogs = []
+        for _ in range(SAMPLES):
+            await asyncio.sleep(seconds / SAMPLES)
+            backlogs.append((await netlink.statistics(link.index))[tree.bands[bands[0]]].backlog)
         took, after = time.monotonic() - start, await netlink.statistics(link.index)
         if len(pair.nodes[0].running()) < len(bands):
             raise ClusterError(f"iperf3 ended early in {pair.nodes[0].name}; is it installed?")
     classes = [tree.bands[band] for band in bands]
-    return [8 * (after[item].bytes - before[item].bytes) / took for item in classes]
+    rates = [8 * (after[item].bytes - before[item].bytes) / took for item in classes]
+    return rates, backlogs.count(0) / SAMPLES
 
 
 @contextmanager

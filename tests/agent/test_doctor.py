@@ -27,7 +27,8 @@ from p3_agent.processes import Process
 from p3_shaper.actions import Action
 from p3_shaper.bands import default_table
 from p3_shaper.link import Link
-from p3_shaper.parts import ETH_P_IP, HtbOptions, Qdisc
+from p3_shaper.matches import sees_ipv6
+from p3_shaper.parts import HtbOptions, Qdisc
 from p3_shaper.rates import parse_rate
 from p3_shaper.sockdiag import Socket
 from p3_shaper.tcmessage import TC_ROOT
@@ -80,7 +81,9 @@ def load(**changes: object) -> Facts:
 
 
 def only_ipv4(tree: Tree) -> Tree:
-    return replace(tree, filters=tuple(item for item in tree.filters if item.protocol == ETH_P_IP))
+    return replace(
+        tree, filters=tuple(item for item in tree.filters if not sees_ipv6(item.matches))
+    )
 
 
 PEDIT = EgressFilter("u32", 3, (Action("pedit"),))

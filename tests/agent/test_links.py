@@ -50,13 +50,16 @@ def low_class(here: Place) -> ClassStatus:
     return found
 
 
-def test_mode_mq_htb_keeps_a_tree_in_every_queue_and_counts_them_as_one(here: Place) -> None:
+def make_wide(here: Place) -> None:
+    """A link of 4 queues."""
+    queues = "numtxqueues 4 numrxqueues 4"
     replace_link(
-        here,
-        "link add eth0 numtxqueues 4 numrxqueues 4 type veth"
-        " peer name peer0 numtxqueues 4 numrxqueues 4",
-        "link set peer0 up",
+        here, f"link add eth0 {queues} type veth peer name peer0 {queues}", "link set peer0 up"
     )
+
+
+def test_mode_mq_htb_keeps_a_tree_in_every_queue_and_counts_them_as_one(here: Place) -> None:
+    make_wide(here)
     before = here.shown()
     with here.running(*RATE, "--mode", "mq+htb") as agent:
         assert here.shown().count("qdisc htb") == 4
@@ -68,6 +71,18 @@ def test_mode_mq_htb_keeps_a_tree_in_every_queue_and_counts_them_as_one(here: Pl
         steps = client.set_rate("400mbit", here.socket)
         assert steps is not None
         assert {step.partition(" ")[0] for step in steps} == {"change"}
+        assert agent.stop() == 0
+    assert here.shown() == before
+
+
+@pytest.mark.needs_kinds("prio")
+def test_mode_mq_prio_orders_each_queue_without_a_rate(here: Place) -> None:
+    make_wide(here)
+    before = here.shown()
+    with here.running("--mode", "mq+prio") as agent:
+        assert here.shown().count("qdisc prio") == 4
+        send(here, LOW.tos, 20)
+        assert low_class(here).packets == 20
         assert agent.stop() == 0
     assert here.shown() == before
 

@@ -13,6 +13,7 @@ import pytest
 from support.flows import FAMILIES, MEGABYTE, Flow
 
 from p3_shaper.bands import Band, BandTable, default_table
+from p3_shaper.cli import main
 from p3_shaper.cluster import Node, Pair
 from p3_shaper.netlink import Netlink, open_netlink
 from p3_shaper.operations import make, messages_of
@@ -159,6 +160,29 @@ def test_acknowledgements_of_what_comes_in_take_the_top_band(
             assert own.packets < 5  # the handshake
 
     asyncio.run(work())
+
+
+@FAMILIES
+def test_acknowledgements_with_sack_blocks_take_the_top_band_too(
+    pair: Pair, family: socket.AddressFamily
+) -> None:
+    """Longer ones, with timestamps and SACK blocks; a short queue for what comes in drops some."""
+    node, peer = pair.nodes
+    assert main(["eth0", "200mbit", "--ingress", "--buffer", "64KiB", "--netns", node.name]) == 0
+
+    async def work() -> None:
+        async with (
+            shaped(node) as (netlink, index, tree),
+            Flow.between(peer, node, family, 0) as incoming,
+        ):
+            await incoming.arrived(10 * MEGABYTE)
+            counters = await netlink.statistics(index)
+            assert counters[tree.bands[0]].packets > 50
+            assert counters[tree.unmarked].packets < 10  # the handshake, neighbour discovery
+
+    asyncio.run(work())
+    counted = peer.run(["nstat", "-asz", "TcpExtTCPSackRecovery"]).stdout.split()
+    assert int(counted[counted.index("TcpExtTCPSackRecovery") + 1]) > 0
 
 
 def test_a_change_of_rates_under_load_loses_nothing(pair: Pair) -> None:
