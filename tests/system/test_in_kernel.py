@@ -109,6 +109,8 @@ def test_misuse_and_a_missing_kernel_are_said_in_one_line() -> None:
         done = run(str(IN_KERNEL), *arguments)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert words in done.stderr
+    done = run("env", "--chdir=/run", str(IN_KERNEL), "true")
+    assert (done.returncode, done.stderr.count("below /run")) == (2, 1)
     done = run("unshare", "--mount", "sh", "-c", WITHOUT_UML, "sh", str(IN_KERNEL), "true")
     assert done.returncode == 125
     assert "run scripts/setup" in done.stderr
