@@ -17,9 +17,32 @@ from p3_shaper.rates import Rate, RateError, parse_rate
 DEFAULT_STATE_DIR = "/var/lib/p3-agent"
 DEFAULT_GROUP = "p3"
 DEFAULT_RECONCILE_S = 30.0
+_FIXED = ("device", "takeover", "socket", "state_dir", "metrics")
 
 Mode = Literal["htb", "prio", "htb+prio", "ets", "mq+htb", "mq+prio"]
 AskedMode = Literal["auto", "htb", "prio", "htb+prio", "ets", "mq+htb", "mq+prio"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A unix socket's path."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A host (a name, or an address of either family) and a port; 0: any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +52,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `takeover`, `socket`, `state_dir`, `dscps` (one a band, most urgent first), `force_dscps`
     (allow risky code points), `unmarked_share` (part of 1), `guarantee` (a rate, each band's, in
     mode htb), `group` (may write on the socket), `reconcile_s` (seconds between checks when
-    nothing was heard from the kernel).
+    nothing was heard from the kernel), `metrics` ("unix:PATH" or "HOST:PORT", for Prometheus).
     """
 
     device: str | None = None
@@ -45,6 +68,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guarantee: str | None = None
     group: str | None = None
     reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
+    metrics: str | None = None
 
     def over(self, below: Options) -> Options:
         """These options, and `below`'s where these say nothing."""
@@ -56,7 +80,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent runs with. `rate` and `guarantee` are None when the user named none."""
+    """What an agent runs with. `rate` and `guarantee` are None when the user named none.
+
+    `metrics` is where Prometheus may ask, None for nowhere.
+    """
 
     device: str
     rate: Rate | None
@@ -68,6 +95,7 @@ class Settings:
     state_dir: Path
     group: str
     reconcile_s: float
+    metrics: UnixAddress | TcpAddress | None = None
 
 
 def read_file(path: Path) -> Options:
@@ -100,7 +128,18 @@ def settings(options: Options) -> Settings:
         state_dir=Path(options.state_dir or DEFAULT_STATE_DIR),
         group=options.group or DEFAULT_GROUP,
         reconcile_s=options.reconcile_s or DEFAULT_RECONCILE_S,
+        metrics=None if options.metrics is None else _address(options.metrics),
     )
+
+
+def check_reload(now: Settings, fresh: Settings) -> None:
+    """Raise AgentError if `fresh` differs in what a running agent cannot change."""
+    changed = [name for name in _FIXED if getattr(now, name) != getattr(fresh, name)]
+    if changed:
+        raise AgentError(
+            f"{', '.join(changed)} cannot change while the agent runs: restart it, or put the "
+            "old value back"
+        )
 
 
 def _device(name: str) -> str:
@@ -116,6 +155,21 @@ def rate_of(text: str) -> Rate:
         return parse_rate(text)
     except RateError as error:
         raise AgentError(str(error)) from error
+
+
+def _address(text: str) -> UnixAddress | TcpAddress:
+    """Where metrics are served; AgentError unless `unix:PATH` or `HOST:PORT` (`[::1]:9109`)."""
+    kind, _, path = text.partition(":")
+    if kind == "unix" and path:
+        return UnixAddress(Path(path))
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_host = bool(bare) and (":" in bare) == (bare != host)
+    if not is_host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
+        raise AgentError(
+            f"{text!r} is no place for metrics: give unix:PATH or HOST:PORT, like 127.0.0.1:9109"
+        )
+    return TcpAddress(bare, int(port))
 
 
 def _table(options: Options) -> BandTable:

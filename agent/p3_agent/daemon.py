@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 
-from p3_agent.config import Settings, rate_of
+from p3_agent.config import Settings, check_reload, rate_of
 from p3_agent.confirmation import Confirmation
 from p3_agent.control import ControlServer
 from p3_agent.errors import SENTENCES
 from p3_agent.jobs import Jobs
 from p3_agent.keeper import Keeper
 from p3_agent.messages import PROTOCOL, Bands, Done, Status, Welcome
+from p3_agent.orders import Orders
 from p3_agent.peers import group_id
 from p3_agent.shared import Shared
 from p3_agent.site import at_rate
@@ -30,39 +30,56 @@ log = logging.getLogger(__name__)
 SETTLE_S = 0.1
 """Another program's change is often several messages; its last one should be seen, too."""
 RETRY_S = 1.0
+SIGNS = 3
+"""Signs of life in the time after which the service manager takes the agent for dead."""
+
+Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Daemon:
     """Serves one keeper until told to stop."""
 
-    def __init__(self, settings: Settings, keeper: Keeper, confirmation: Confirmation) -> None:
+    def __init__(
+        self, settings: Settings, keeper: Keeper, confirmation: Confirmation, orders: Orders
+    ) -> None:
         self._settings = settings
         self._keeper = keeper
         self._confirmation = confirmation
+        self._orders = orders
+        self._notifier = orders.notifier
+        self._changing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._shared_status = Shared(self._look)
         self.jobs = Jobs()
         self.group = group_id(settings.group)
 
     async def serve(
-        self, listener: socket.socket, watch: Watch, stop: asyncio.Event, ready: Callable[[], None]
+        self,
+        listener: socket.socket,
+        watch: Watch,
+        ready: Callable[[], None],
+        beside: Iterable[Work] = (),
     ) -> None:
-        """Work until `stop` is set; `ready` is called when everything runs.
+        """Work, and do what is `beside`, until ordered to stop; `ready` is called when all runs.
 
         Raises the first error that ends the work early.
         """
-        server = ControlServer(listener, self)
+        server, stop = ControlServer(listener, self), self._orders.stop
         try:
             async with asyncio.TaskGroup() as group:
                 work = (
                     server.serve(),
                     self._hear(watch),
                     self._mend(watch),
+                    self._reload(),
                     self._confirmation.wait(stop),
+                    *(item() for item in beside),
                 )
                 tasks = [group.create_task(item) for item in work]
                 ready()
+                self._notifier.ready(self._line())
                 await stop.wait()
+                self._notifier.stopping()
                 async with self._keeper.quiet():  # no change is cut off in its middle
                     for task in tasks:
                         task.cancel()
@@ -78,10 +95,7 @@ class Daemon:
     async def _mend(self, watch: Watch) -> None:
         patience = self._settings.reconcile_s
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._wake.wait()
-                    await asyncio.sleep(SETTLE_S)
+            await self._until_due(patience)
             self._wake.clear()
             patience = self._settings.reconcile_s
             try:
@@ -92,6 +106,51 @@ class Daemon:
                 patience = min(patience, RETRY_S)
             if watch.follow(self._keeper.site.link.index):
                 self._wake.set()  # nobody told what happened to it until now
+            self._notifier.status(self._line())
+
+    async def _until_due(self, patience: float) -> None:
+        """Wait until a change is heard or `patience` is over; meanwhile the agent is alive.
+
+        A repair that hangs gives no sign of life, however well the rest answers.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time() + patience
+        pause = (self._notifier.watchdog_s or patience * SIGNS) / SIGNS
+        while (left := due - loop.time()) > 0:
+            self._notifier.alive()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, pause)):
+                    await self._wake.wait()
+                await asyncio.sleep(SETTLE_S)
+                return
+
+    async def _reload(self) -> None:
+        while True:
+            await self._orders.reload.wait()
+            self._orders.reload.clear()
+            self._notifier.reloading()
+            try:
+                await self._adopt(self._orders.read())
+                log.info("reloaded: %s", self._line(), extra={"event": "reload"})
+            except SENTENCES as error:
+                log.error(
+                    "not reloaded, and the old settings stay: %s",
+                    error,
+                    extra={"event": "reload-refused"},
+                )
+            self._notifier.ready(self._line())
+
+    async def _adopt(self, fresh: Settings) -> None:
+        async with self._changing:
+            check_reload(self._settings, fresh)
+            await self._keeper.adopt(fresh)
+            self._settings = fresh
+            self.group = group_id(fresh.group)
+            self._wake.set()  # the next check is due by the new settings
+
+    def _line(self) -> str:
+        keeper = self._keeper
+        return f"{keeper.site.describe()}: {keeper.state}"
 
     def welcome(self) -> Welcome:
         """Who this is."""
@@ -136,21 +195,13 @@ class Daemon:
 
     async def set_rate(self, rate: str) -> Done:
         """Change the rate in place; the tree stays as it is if that cannot be."""
-        site = at_rate(self._keeper.site, self._settings, rate_of(rate))
-        steps = await self._keeper.change(site)
-        self._settings = replace(self._settings, rate=site.choice.rate)  # kept if it comes back
-        return Done(steps)
+        async with self._changing:
+            site = at_rate(self._keeper.site, self._settings, rate_of(rate))
+            steps = await self._keeper.change(site)
+            self._settings = replace(self._settings, rate=site.choice.rate)  # kept if it comes back
+            return Done(steps)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM, SIGINT and SIGHUP set; none of them interrupts a change."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
-    return stop

@@ -130,6 +130,13 @@ class Keeper:
             log.info("now %s", site.describe())
             return steps
 
+    async def adopt(self, settings: Settings) -> tuple[str, ...]:
+        """Keep what other settings want from now on; as `change`."""
+        site = await survey(self._netlink, settings)
+        if site.link.index != self.site.link.index:
+            raise AgentError(f"{site.link.name} is another interface by now: restart the agent")
+        return await self.change(site)
+
     async def end(self) -> None:
         """Put back what was there before; another's qdisc stays without a takeover."""
         async with self._turn:

@@ -7,6 +7,8 @@ import os
 import select
 import sys
 
+from p3_agent.journal import JournalHandler, PriorityFormatter, goes_to_journal
+
 _AT_ONCE = 4096
 """PIPE_BUF: as much as a descriptor that polls as writable takes without blocking (pipe(7))."""
 _FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -40,9 +42,17 @@ class PromptHandler(logging.Handler):
             return False
 
 
+def _handler(descriptor: int) -> logging.Handler:
+    lines = PromptHandler(descriptor)
+    if not goes_to_journal(descriptor, os.environ):
+        lines.setFormatter(logging.Formatter(_FORMAT))
+        return lines
+    lines.setFormatter(PriorityFormatter(_FORMAT))
+    return JournalHandler(otherwise=lines)
+
+
 def start(*, verbose: bool) -> None:
-    """Log to standard error, every check if `verbose`."""
-    handler = PromptHandler(sys.stderr.fileno())
-    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=[handler])
+    """Log to standard error, or to the journal if it leads there; every check if `verbose`."""
+    logging.basicConfig(level=logging.INFO, handlers=[_handler(sys.stderr.fileno())])
     if verbose:
         logging.getLogger("p3_agent").setLevel(logging.DEBUG)

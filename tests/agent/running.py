@@ -102,9 +102,18 @@ class Place:
 
         `through` is a command that runs the agent, like prlimit(1).
         """
-        command = (AGENT, "run", *self.options, *arguments)
+        command = (*through, AGENT, "run", *self.options, *arguments)
+        with self.starting(*command, environment=environment) as agent:
+            yield agent
+
+    @contextmanager
+    def starting(
+        self, *command: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator["Agent"]:
+        """The same of another program that says it is ready on its standard output."""
         with subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *through, *command],
+            ["ip", "netns", "exec", self.name, *command],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**self.environment, **(environment or {})},

@@ -24,6 +24,8 @@ from p3_agent.commands.restore import put_back
 from p3_agent.commands.run import keep
 from p3_agent.confirmation import Confirmation
 from p3_agent.keeper import Keeper
+from p3_agent.notify import Notifier
+from p3_agent.orders import Orders
 from p3_agent.site import survey
 from p3_agent.state import Identity, Saved, StateStore
 from p3_shaper.channel import Channel
@@ -97,7 +99,8 @@ class Trial:
         """A whole life: apply, be ready, put back."""
         stop = asyncio.Event()
         stop.set()
-        await keep(netlink, store, self._settings, Confirmation(None), stop)
+        orders = Orders(stop, asyncio.Event(), lambda: self._settings, Notifier({}))
+        await keep(netlink, store, self._settings, Confirmation(None), orders)
 
     async def restore(self, netlink: Netlink, store: StateStore) -> None:
         """`p3-agent restore`."""

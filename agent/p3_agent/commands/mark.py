@@ -11,9 +11,9 @@ from pathlib import Path
 
 from p3_agent import client, mark_cgroup
 from p3_agent.commands.options import Commands, add_socket
-from p3_agent.daemon import stop_on_signals
 from p3_agent.mark_follow import Marker
 from p3_agent.mark_nft import open_nft
+from p3_agent.orders import stop_on_signals
 from p3_agent.site import require_net_admin
 from p3_shaper.bands import default_table
 

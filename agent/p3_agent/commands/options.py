@@ -55,6 +55,7 @@ def settings(parsed: Namespace) -> config.Settings:
         takeover=parsed.takeover,
         socket=getattr(parsed, "socket", None),
         state_dir=parsed.state_dir,
+        metrics=getattr(parsed, "metrics", None),
     )
     if parsed.config is not None:
         said = said.over(config.read_file(parsed.config))

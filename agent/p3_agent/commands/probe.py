@@ -7,8 +7,8 @@ from argparse import ArgumentTypeError, Namespace
 
 from p3_agent import client
 from p3_agent.commands.options import Commands, add_socket
-from p3_agent.daemon import stop_on_signals
 from p3_agent.errors import UsageError
+from p3_agent.orders import stop_on_signals
 from p3_agent.probe import echo, report
 from p3_agent.probe.listener import listen
 from p3_agent.probe.search import Search
