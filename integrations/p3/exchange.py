@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,13 @@ import torch
 from p3.engine import Engine, Job, P3Error
 from p3.payloads import Payloads
 from p3.schedule import Schedule
-from p3.slicing import Segment, SlicePlan
+from p3.slicing import SlicePlan
 from p3.updater import Settings, Updater
 from p3_shaper.bands import BandTable
+
+BATCH_NUMEL = 50_000
+"""Elements that one call of the optimizer may update: a call costs as much as about that many, so
+that more at once would hold the most urgent up, and fewer waste the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,13 @@ class Exchange:
         self._payloads = payloads
         self.updater = updater
         self._slices_of = plan.slices_of()
-        self._segments_of: list[list[tuple[int, Segment]]] = [[] for _ in plan.parameters]
-        for piece in plan.slices:
-            for segment in piece.segments:
-                self._segments_of[segment.parameter].append((piece.index, segment))
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
         self._travelling = [p for p, slices in enumerate(self._slices_of) if slices]
         # The training thread's own.
         self._iteration = 0
         self._given: set[int] = set()
+        self._absent: set[int] = set()
         self._unfilled = [len(members) for members in self._members]
         # Shared, under one lock.
         self._lock = threading.Lock()
@@ -120,6 +121,7 @@ class Exchange:
             if parameter not in self._given:
                 self._hand_over(parameter, None)
         self._given.clear()
+        self._absent.clear()
         with self._lock:
             self._settings[self._iteration] = settings
             self._settings.pop(self._iteration - 2, None)
@@ -158,16 +160,24 @@ class Exchange:
         # The buffer may still hold the last iteration's sum if no forward waited for it.
         self._wait((parameter,), self._iteration)
         self._given.add(parameter)
+        if gradient is None:
+            self._absent.add(parameter)
         flat = None if gradient is None else gradient.reshape(-1)
-        for index, segment in self._segments_of[parameter]:
+        for part in self._payloads.parts[parameter]:
             # Slice by slice: the first leaves while a large gradient is still being copied.
-            self._payloads.fill(segment, flat)
+            self._payloads.fill(part, flat)
+            index = part.slice
             self._unfilled[index] -= 1
             if not self._unfilled[index]:
                 self._unfilled[index] = len(self._members[index])
+                self._payloads.seal(index, self._absent)
                 self.engine.submit(index, self._iteration)
 
-    def _wait(self, parameters: Iterable[int], iterations: int) -> None:
+    def _wait(self, parameters: Collection[int], iterations: int) -> None:
+        # Counts only grow, so that what is seen without the lock holds; most often all is there.
+        applied = self._applied
+        if self._error is None and all(applied[p] >= iterations for p in parameters):
+            return
         with self._lock:
             for parameter in parameters:
                 while self._applied[parameter] < iterations and self._slices_of[parameter]:
@@ -214,20 +224,25 @@ class Exchange:
                 self._applied_more.notify_all()
 
     def _next_batch(self) -> list[tuple[int, int, int]]:
-        """All that is ready of the most urgent layer; empty at the end."""
+        """What is ready, most urgent first, a little at a time; empty at the end."""
         with self._lock:
             while not (self._ready and self._ready[0][0] < self._committed):
                 if self._closing or self._error is not None:
                     return []
                 self._wake_updater.wait()
             batch = [heapq.heappop(self._ready)]
-            while self._ready and self._ready[0][:2] == batch[0][:2]:
+            numel = self._numel(batch[0])
+            while self._ready and self._ready[0][0] == batch[0][0]:
+                numel += self._numel(self._ready[0])
+                if numel > BATCH_NUMEL:
+                    break
                 batch.append(heapq.heappop(self._ready))
             return batch
 
+    def _numel(self, entry: tuple[int, int, int]) -> int:
+        return self._plan.parameters[entry[2]].numel
+
     def _apply(self, iteration: int, numbers: Sequence[int]) -> None:
         settings = self._settings[iteration]
-        if settings is not None:
-            present = [number for number in numbers if self._payloads.is_present(number)]
-            if present:
-                self.updater.apply(present, settings)
+        if settings is not None and (present := self._payloads.present(numbers)):
+            self.updater.apply(present, settings)

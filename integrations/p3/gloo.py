@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -29,6 +30,16 @@ class GlooGroup(Protocol):
 
     def allreduce(self, tensors: list[torch.Tensor]) -> Work:
         """Sum `tensors[0]` over the ranks, in place."""
+        ...
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002  (Gloo's own name)
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+    ) -> Work:
+        """Row r of `input` to rank r, what rank r sent to row r of `output`; no splits: rows."""
         ...
 
 
@@ -59,7 +70,7 @@ def open_gloo(device: Device, prefix: str, rank: int, size: int, timeout_s: floa
     # script would end it while the last iteration's slices are still owed to other ranks.
     bindings = cast(Any, dist.ProcessGroupGloo)
     options = bindings._Options()
-    options._threads = THREADS_PER_GROUP
+    options._threads = int(os.environ.get("THR", "4"))
     options._timeout = timedelta(seconds=timeout_s)
     options._devices = [device.handle]
     store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())

@@ -1,6 +1,7 @@
 """The engine `groups`: one Gloo process group a band moves the bytes; P3 orders and marks them.
 
-Gloo's ring all-reduce has one sender a receiver, so shallow switch ports do not notice it. Every
+Gloo's ring all-reduce has one sender a receiver, so shallow switch ports do not notice it (small
+slices go directly, see `sums`). Every
 rank must issue a group's collectives in one order: the one in which a link would send them that
 always takes the most urgent slice there is. A slice handed over early waits for its turn.
 """
@@ -20,6 +21,7 @@ from p3.gloo import Device, GlooGroup, abandon, open_gloo
 from p3.hangup import Address, HangupWatch, address_of
 from p3.schedule import service_order
 from p3.sockets import mark, tune
+from p3.sums import choose_sum
 
 GRACE_SECONDS = 3.0
 CLOSE_SECONDS = 2.0
@@ -70,6 +72,7 @@ class GlooGroups:
     def __init__(self, job: Job, *, timeout_s: float = 300.0) -> None:
         self._job = job
         self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
+        self._sums = [choose_sum(payload, job.plan.world_size) for payload in job.payloads]
         self._changed = threading.Condition()
         self._waiting = 0  # handed over, not done
         self._under_way = 0  # issued to Gloo, not done
@@ -108,10 +111,9 @@ class GlooGroups:
         """Nothing to do: the order is fixed, so that all ranks agree on it."""
 
     def statistics(self) -> EngineStatistics:
-        """A ring all-reduce sends 2 (N - 1) / N of each payload (Gloo: allreduce.cc)."""
-        size = self._job.plan.world_size
+        """What this rank sent and got back."""
         with self._changed:
-            return EngineStatistics(self._bytes * 2 * (size - 1) // size, self._done)
+            return EngineStatistics(self._bytes, self._done)
 
     def close(self) -> None:
         """Shut every connection down, which ends what is under way. Again is harmless."""
@@ -127,8 +129,8 @@ class GlooGroups:
 
     def _issue(self, group: GlooGroup, index: int) -> None:
         self._under_way += 1
-        self._bytes += self._job.plan.slices[index].payload_bytes
-        future = group.allreduce([self._job.payloads[index]]).get_future()
+        self._bytes += self._sums[index].sent_bytes
+        future = self._sums[index].start(group).get_future()
         future.add_done_callback(self._when_done(index))
 
     def _when_done(self, index: int) -> Callable[[Gradient], None]:
@@ -136,6 +138,7 @@ class GlooGroups:
             failure = ""
             try:
                 future.value()
+                self._sums[index].finish()
             except RuntimeError as error:
                 failure = str(error)
             with self._changed:

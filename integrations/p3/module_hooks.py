@@ -30,7 +30,7 @@ from p3_shaper.bands import BandTable
 
 Register = Callable[[Callable[..., None]], RemovableHandle]
 EngineName = Literal["groups", "ps"]
-SLICE_NUMEL: dict[EngineName, int] = {"groups": 200_000, "ps": DEFAULT_SLICE_NUMEL}
+SLICE_NUMEL: dict[EngineName, int] = {"groups": 400_000, "ps": DEFAULT_SLICE_NUMEL}
 """Gloo costs 12 messages a slice and rank, each with its wake-ups, so that its slices are larger;
 the kernel preempts both kinds by the packet all the same."""
 

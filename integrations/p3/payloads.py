@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
-from p3.slicing import Segment, SlicePlan
+from p3.slicing import SlicePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a run of a parameter's gradient goes: which elements, to which slice, and there."""
+
+    source: slice | None
+    """None for all of them."""
+    slice: int
+    target: torch.Tensor
 
 
 class Payloads:
     """Memory for a plan's slices, on the CPU.
 
     `slices[i]` is slice i's payload (1-D). `gradients[p]` is parameter p's gradient, flattened:
-    the segments of one parameter follow each other in memory. `dtypes` maps the plan's names of
-    dtypes to torch's.
+    the segments of one parameter follow each other in memory; `parts[p]` is the way there.
+    `dtypes` maps the plan's names of dtypes to torch's.
     """
 
     def __init__(self, plan: SlicePlan, dtypes: Mapping[str, torch.dtype]) -> None:
@@ -27,37 +38,53 @@ class Payloads:
         empty = torch.zeros(0)
         self.slices: list[torch.Tensor] = []
         self.gradients = [empty for _ in plan.parameters]
-        self._flags = [empty for _ in plan.parameters]
+        self.parts: list[list[Part]] = [[] for _ in plan.parameters]
+        self._flags: list[torch.Tensor] = []
+        self._enders: list[list[int]] = []
+        self._flag_of = [empty for _ in plan.parameters]
         for piece in plan.slices:
             start, flat = used[piece.dtype], flats[piece.dtype]
             used[piece.dtype] += piece.payload_numel
             self.slices.append(flat[start : used[piece.dtype]])
-            flag = start + piece.numel
+            self._flags.append(flat[start + piece.numel : used[piece.dtype]])
+            self._enders.append([part.parameter for part in piece.segments if part.ends])
             for segment in piece.segments:
+                number, numel = segment.parameter, plan.parameters[segment.parameter].numel
+                run = slice(segment.start, segment.start + segment.numel)
+                target = flat[start : start + segment.numel]
+                source = None if segment.numel == numel else run
+                self.parts[number].append(Part(source, piece.index, target))
                 start += segment.numel
                 if segment.ends:
-                    numel = plan.parameters[segment.parameter].numel
-                    self.gradients[segment.parameter] = flat[start - numel : start]
-                    self._flags[segment.parameter] = flat[flag : flag + 1]
-                    flag += 1
+                    self.gradients[number] = flat[start - numel : start]
+            for place, number in enumerate(self._enders[-1]):
+                self._flag_of[number] = self._flags[-1][place]
 
-    def fill(self, segment: Segment, gradient: torch.Tensor | None) -> None:
-        """Put a segment of this rank's gradient there; None where it has no gradient.
+    def fill(self, part: Part, gradient: torch.Tensor | None) -> None:
+        """Put a run of this rank's gradient there; zeros where it has none.
 
         `gradient` is the parameter's whole one, flattened. It is divided by the number of ranks,
         so that sums become means.
         """
-        here = slice(segment.start, segment.start + segment.numel)
-        target = self.gradients[segment.parameter][here]
+        target = part.target
         if gradient is None:
             target.zero_()
-        elif gradient.device == target.device and gradient.dtype == target.dtype:
-            torch.mul(gradient[here], self._scale, out=target)
+            return
+        if part.source is not None:
+            gradient = gradient[part.source]
+        if gradient.device == target.device and gradient.dtype == target.dtype:
+            torch.mul(gradient, self._scale, out=target)
         else:
-            target.copy_(gradient[here]).mul_(self._scale)
-        if segment.ends:
-            self._flags[segment.parameter].fill_(gradient is not None)
+            target.copy_(gradient).mul_(self._scale)
 
-    def is_present(self, parameter: int) -> bool:
-        """After the sum: whether any rank had a gradient."""
-        return bool(self._flags[parameter].item() > 0)
+    def seal(self, index: int, absent: Collection[int]) -> None:
+        """Slice `index` is full: say of every parameter that ends there whether it had one."""
+        self._flags[index].fill_(1)
+        if absent:
+            for place, number in enumerate(self._enders[index]):
+                if number in absent:
+                    self._flags[index][place] = 0
+
+    def present(self, parameters: Iterable[int]) -> list[int]:
+        """After the sum: those of `parameters` of which any rank had a gradient."""
+        return [number for number in parameters if self._flag_of[number].item() > 0]

@@ -39,7 +39,7 @@ def distribute(
     buffers are sent to all. Returns the same model, with hooks, and an optimizer to use in the
     given one's place: its step() returns at once and each module's forward waits for its own
     parameters. `engine` moves the slices: "groups" (Gloo) or "ps" (P3's parameter server).
-    `slice_numel` is the most elements in a slice (the engine's own default: 200,000 for "groups",
+    `slice_numel` is the most elements in a slice (the engine's own default: 400,000 for "groups",
     50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
     "ps" to stay below. `bands` overrides the agent's band table.
 

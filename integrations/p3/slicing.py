@@ -19,6 +19,15 @@ DEFAULT_SLICE_NUMEL = 50_000
 PACK_SHARE = 2
 """Neighbours share a slice up to half its size: more would hold the first of them up."""
 
+FIRST_NUMEL = 1_000
+"""Neighbours share the first slice up to this size, and later ones up to what is before them:
+nothing hides the first one's way, and the layers before a slice hide more of its the more there
+are."""
+
+TAIL_SHARE = 8
+"""A large run takes small neighbours along up to an eighth of its size: a bias is not worth a
+message of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -46,7 +55,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What travels as one: one run of one parameter, or several whole small neighbours.
+    """What travels as one: a run of one parameter, and small whole neighbours that follow it.
 
     `layer` is the forward order of its most urgent segment. The payload holds the segments'
     elements one after the other, then a presence flag for each parameter that ends here: 1
@@ -129,47 +138,52 @@ def make_plan(
 
 def _cut(parameters: Sequence[Parameter], slice_numel: int) -> Iterator[Slice]:
     order = sorted(range(len(parameters)), key=lambda number: parameters[number].layer)
-    index = 0
-    for group in _neighbours(order, parameters, max(1, slice_numel // PACK_SHARE)):
-        first = parameters[group[0]]
-        for segments in _segments(group, parameters, slice_numel):
-            yield Slice(index, first.layer, first.dtype, first.itemsize, segments)
-            index += 1
+    for index, segments in enumerate(_runs(order, parameters, slice_numel)):
+        first = parameters[segments[0].parameter]
+        yield Slice(index, first.layer, first.dtype, first.itemsize, segments)
 
 
-def _neighbours(
-    order: Sequence[int], parameters: Sequence[Parameter], pack_numel: int
-) -> Iterator[list[int]]:
-    """Runs of neighbours in forward order, of one dtype, of at most `pack_numel` together."""
-    group: list[int] = []
+def _runs(
+    order: Sequence[int], parameters: Sequence[Parameter], slice_numel: int
+) -> Iterator[tuple[Segment, ...]]:
+    """What each slice holds, in forward order."""
+    run: list[Segment] = []
     room = 0
+    before = 0  # elements in earlier slices
     for number in order:
         parameter = parameters[number]
         if parameter.numel == 0:
             continue
-        if group and (parameter.dtype != parameters[group[0]].dtype or parameter.numel > room):
-            yield group
-            group = []
-        if not group:
-            room = pack_numel
-        group.append(number)
-        room -= parameter.numel
-    if group:
-        yield group
+        pieces = _pieces(number, parameter.numel, slice_numel)
+        if (
+            not run
+            or parameter.numel > room
+            or parameter.dtype != parameters[run[0].parameter].dtype
+        ):
+            for complete in (run, *([piece] for piece in pieces[:-1])):
+                if complete:
+                    before += sum(segment.numel for segment in complete)
+                    yield tuple(complete)
+            run = []
+            room = _room(pieces[-1].numel, before, slice_numel)
+        else:
+            room -= parameter.numel
+        run.append(pieces[-1])
+    if run:
+        yield tuple(run)
 
 
-def _segments(
-    group: Sequence[int], parameters: Sequence[Parameter], slice_numel: int
-) -> Iterator[tuple[Segment, ...]]:
-    if len(group) > 1 or parameters[group[0]].numel <= slice_numel:
-        yield tuple(Segment(number, 0, parameters[number].numel, True) for number in group)
-        return
-    numel = parameters[group[0]].numel
-    pieces = -(-numel // slice_numel)
+def _pieces(number: int, numel: int, slice_numel: int) -> list[Segment]:
+    count = -(-numel // slice_numel)
     # Equal pieces: a full slice followed by a sliver would cost a message for the sliver.
-    bounds = [numel * piece // pieces for piece in range(pieces + 1)]
-    for start, end in pairwise(bounds):
-        yield (Segment(group[0], start, end - start, end == numel),)
+    bounds = [numel * piece // count for piece in range(count + 1)]
+    return [Segment(number, start, end - start, end == numel) for start, end in pairwise(bounds)]
+
+
+def _room(numel: int, before: int, slice_numel: int) -> int:
+    """How many elements of later neighbours may join a slice that begins with `numel`."""
+    shared = min(max(before, FIRST_NUMEL), slice_numel // PACK_SHARE)
+    return max(shared - numel, min(slice_numel - numel, numel // TAIL_SHARE), 0)
 
 
 def _place(slices: Iterable[Slice], world_size: int) -> Iterator[Slice]:

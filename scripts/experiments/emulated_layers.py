@@ -19,25 +19,44 @@ from experiments.emulation import Emulation
 
 
 class DeviceClock:
-    """Paces layers like a device that computes one after the other.
+    """Paces layers like a device that computes one after the other, with a host beside it.
 
-    A sleep ends late; the device does not. What a layer overran is taken off the next one, so
-    that late wake-ups do not add up over a hundred layers.
+    In forward a layer begins when the host comes, since it may have waited for parameters. A
+    sleep ends late and the device does not: what a layer overran is taken off the next one, so
+    that late wake-ups do not add up over a hundred layers. In backward the device has the next
+    layer queued while the host runs the hooks of the last one's gradients. Times are
+    perf_counter's.
     """
 
     def __init__(self) -> None:
+        self.free_at = 0.0
+        """When the device has done all it was given."""
         self._late = 0.0
 
-    def begin(self, seconds: float) -> float:
-        """The time (of perf_counter) at which work of `seconds` that begins now is done."""
-        return time.perf_counter() - self._late + seconds
+    def begin_forward(self, seconds: float) -> None:
+        """The host comes with a layer of `seconds`."""
+        self.free_at = time.perf_counter() - self._late + seconds
 
-    def finish(self, deadline: float) -> None:
-        """Return at `deadline`, or at once when it has passed."""
-        remaining = deadline - time.perf_counter()
-        if remaining > 0:
-            time.sleep(remaining)
-        self._late = time.perf_counter() - deadline
+    def end_forward(self) -> None:
+        """Return when the layer is done."""
+        _sleep_until(self.free_at)
+        self._late = time.perf_counter() - self.free_at
+
+    def begin_backward(self, seconds: float) -> None:
+        """A layer of `seconds` follows what the device was given before."""
+        self.free_at += seconds
+
+    def end_backward(self) -> None:
+        """Return when the layer is done."""
+        _sleep_until(self.free_at)
+        # The host's own delays are not the device's: the next forward begins when it comes.
+        self._late = 0.0
+
+
+def _sleep_until(deadline: float) -> None:
+    remaining = deadline - time.perf_counter()
+    if remaining > 0:
+        time.sleep(remaining)
 
 
 class EmulatedLayer(nn.Module):
@@ -71,19 +90,19 @@ class _Context(FunctionCtx):
 class _Emulated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, value: Tensor, layer: EmulatedLayer, *tensors: Tensor) -> Tensor:
-        deadline = layer.clock.begin(layer.forward_s)
+        layer.clock.begin_forward(layer.forward_s)
         ctx.layer = layer
         ctx.save_for_backward(*tensors)
         result = value + torch.stack([tensor[0] for tensor in tensors]).sum()
-        layer.clock.finish(deadline)
+        layer.clock.end_forward()
         return result
 
     @staticmethod
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layer = ctx.layer
-        deadline = layer.clock.begin(2 * layer.forward_s)
+        layer.clock.begin_backward(2 * layer.forward_s)
         gradients = [tensor * layer.gradient_scale for tensor in ctx.saved_tensors]
-        layer.clock.finish(deadline)
+        layer.clock.end_backward()
         return (gradient, None, *gradients)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p3.slicing import PACK_SHARE, Parameter, SlicePlan, make_plan
+from p3.slicing import FIRST_NUMEL, PACK_SHARE, TAIL_SHARE, Parameter, SlicePlan, make_plan
 
 DTYPES = {"torch.float32": 4, "torch.bfloat16": 2}
 
@@ -53,8 +53,20 @@ def test_slices_are_small_in_forward_order_and_of_one_dtype(
         members = [plan.parameters[part.parameter] for part in piece.segments]
         assert {member.dtype for member in members} == {piece.dtype}
         assert piece.layer == min(member.layer for member in members)
-        if len(members) > 1:
-            assert piece.numel <= max(1, slice_numel // PACK_SHARE)
+        followers = piece.numel - piece.segments[0].numel
+        if followers > piece.segments[0].numel // TAIL_SHARE:
+            before = sum(earlier.numel for earlier in plan.slices[:index])
+            assert piece.numel <= slice_numel // PACK_SHARE
+            assert piece.numel <= max(before, FIRST_NUMEL)
+        assert all(part.start == 0 and part.ends for part in piece.segments[1:])
+
+
+def test_a_bias_travels_with_its_weight_and_the_first_layers_do_not_wait_for_each_other() -> None:
+    sizes = (900, 30, 4_000, 40, 8_000, 50, 30_000, 60, 250_000, 70, 500)
+    parameters = [Parameter(f"p{i}", n, "torch.float32", 4, i // 2) for i, n in enumerate(sizes)]
+    plan = make_plan(parameters, 4, 100_000)
+    held = [[part.parameter for part in piece.segments] for piece in plan.slices]
+    assert held == [[0, 1], [2, 3], [4, 5], [6, 7], [8], [8], [8, 9, 10]]
 
 
 @given(plans)

@@ -20,8 +20,10 @@ from torch.optim.lr_scheduler import StepLR
 
 import p3
 from p3.engine import P3Error
+from p3.gloo import Device, open_gloo
 from p3.module_hooks import EngineName
 from p3.pytorch import Distributed
+from p3.sums import DirectSum, RingSum
 from p3_shaper.bands import default_table
 
 BATCH = 6
@@ -346,6 +348,23 @@ def different_models() -> dict[str, Any]:
     return {}
 
 
+def sums_both_ways() -> dict[str, Any]:
+    """One payload summed around the ring and directly: error against float64, and a digest."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = open_gloo(Device(), "sums", rank, size, 30.0)
+    shares = [torch.rand(4_001, generator=torch.Generator().manual_seed(r)) for r in range(size)]
+    expected = torch.stack(shares).double().sum(0)
+    errors, digests = {}, {}
+    for kind in (RingSum, DirectSum):
+        payload = shares[rank].clone()
+        way = kind(payload, size)
+        way.start(group).get_future().wait()
+        way.finish()
+        errors[kind.__name__] = float((payload - expected).abs().max())
+        digests[kind.__name__] = hashlib.sha256(payload.numpy().data).hexdigest()
+    return {"errors": errors, "digests": digests}
+
+
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
     for function in (
@@ -360,5 +379,6 @@ SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
         misuse,
         optimizer_that_fails,
         different_models,
+        sums_both_ways,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,15 +109,31 @@ def test_gradients_differ_from_rank_to_rank() -> None:
         assert not torch.equal(one, other)
 
 
-def test_a_layer_that_ends_late_shortens_the_next() -> None:
+def test_layers_take_their_time_and_what_one_overran_is_taken_off_the_next() -> None:
     clock = DeviceClock()
-    overrun = clock.begin(-1.0)  # a deadline a second ago
-    clock.finish(overrun)
-    assert clock.begin(5.0) < overrun + 5.5
+    began = time.perf_counter()
+    clock.begin_forward(0.02)
+    time.sleep(0.03)  # the host's own work, longer than the layer
+    clock.end_forward()
+    clock.begin_forward(0.04)
+    clock.end_forward()
+    assert clock.free_at >= began + 0.06  # no layer is shortened by more than it overran
+    assert time.perf_counter() >= clock.free_at
 
 
-def test_a_layer_never_ends_early() -> None:
+def test_in_backward_the_device_goes_on_while_the_host_runs_hooks() -> None:
     clock = DeviceClock()
-    deadline = clock.begin(0.001)
-    clock.finish(deadline)
-    assert clock.begin(0.0) >= deadline
+    clock.begin_forward(0.0)
+    clock.end_forward()
+    first = clock.free_at
+    clock.begin_backward(0.01)
+    clock.end_backward()
+    time.sleep(0.02)  # a hook
+    clock.begin_backward(0.05)
+    assert clock.free_at == pytest.approx(first + 0.06)
+    clock.end_backward()
+    assert time.perf_counter() >= clock.free_at
+    time.sleep(0.02)
+    now = time.perf_counter()
+    clock.begin_forward(0.01)
+    assert clock.free_at >= now + 0.01  # the next iteration begins when the host comes
