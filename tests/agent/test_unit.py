@@ -4,6 +4,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,36 @@ USER = 64321
 BOUND = 15
 """What `systemd-analyze security` may say at most, times ten: 0 is no exposure, 100 is all."""
 
+OPEN = """
+for closed in $0; do
+    mount -t tmpfs none /mnt
+    mkdir /mnt/old
+    mount --bind "$closed" /mnt/old
+    mount -t tmpfs -o mode=755 none "$closed"
+    for entry in /mnt/old/* /mnt/old/.[!.]*; do
+        [ -d "$entry" ] || continue
+        mkdir "$closed/${entry##*/}"
+        mount --bind "$entry" "$closed/${entry##*/}"
+    done
+    umount /mnt/old
+done
+exec "$@"
+"""
+"""Lets a user into the directories $0, like /root, in the mount namespace of `ip netns exec`."""
+
+
+def closed() -> str:
+    """The directories above Python and the project that only root may enter."""
+    needed = (Path(AGENT), Path(sys.base_prefix, "bin"), UNITS)
+    above = {parent for path in needed for parent in path.parents}
+    return " ".join(str(path) for path in sorted(above) if not path.stat().st_mode & 0o001)
+
+
 RIGHTS = (
+    "sh",
+    "-ec",
+    OPEN,
+    closed(),
     "setpriv",
     f"--reuid={USER}",
     f"--regid={USER}",
@@ -75,6 +105,7 @@ def test_an_agent_lives_with_net_admin_alone(theirs: Place) -> None:
     metrics = theirs.directory / "metrics.sock"
     options = ("--takeover", "--config", config, "--metrics", f"unix:{metrics}")
     with theirs.running(*options, through=RIGHTS) as agent:
+        assert Path(f"/proc/{agent.pid}/exe").readlink() == Path(sys.executable).resolve()
         process = Path(f"/proc/{agent.pid}/status").read_text()
         assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}\n" in process
         assert "CapEff:\t0000000000001000\n" in process
