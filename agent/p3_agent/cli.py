@@ -8,11 +8,22 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from p3_agent.commands import confirm, doctor, mark, plan, probe, restore, run, status, top
+from p3_agent.commands import (
+    completion,
+    confirm,
+    doctor,
+    mark,
+    plan,
+    probe,
+    restore,
+    run,
+    status,
+    top,
+)
 from p3_agent.errors import SENTENCES, UsageError
 from p3_agent.messages import ControlError
 
-_COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark)
+_COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark, completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         prog="p3-agent", description="Puts urgent gradient slices first on one interface."
     )
     made.add_argument("--version", action="version", version=version("p3-transport"))
+    made.set_defaults(parser=made)
     commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in _COMMANDS:
         module.add(commands)

@@ -22,7 +22,7 @@ _USAGE = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit status: 0 done, 1 not possible, 2 wrongly asked."""
-    options = _parser().parse_args(arguments, _Options())
+    options = parser().parse_args(arguments, _Options())
     try:
         limit = _limit(options)
     except (RateError, SizeError) as error:
@@ -51,12 +51,13 @@ class _Options(argparse.Namespace):
     netns: str | None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    made = argparse.ArgumentParser(
         prog="p3-shape",
         description="Limits an interface to a rate for an experiment, and takes the limit away.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("device", metavar="DEV", help="the interface")
     add("rate", metavar="RATE", nargs="?", help="bits a second with a unit, like 200mbit or 1gbit")
     add("--ingress", action="store_true", help="limit what comes in, instead of what goes out")
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--clear", action="store_true", help="remove what p3-shape made here, in both directions")
     add("--dry-run", action="store_true", help="show what would be done, and change nothing")
     add("--netns", metavar="NS", help="the network namespace that DEV is in")
-    return parser
+    return made
 
 
 def _limit(options: _Options) -> Limit | None:

@@ -8,7 +8,8 @@ from argparse import Namespace
 from p3_agent.commands.options import Commands, add_settings, settings
 from p3_agent.config import Settings
 from p3_agent.original import Original
-from p3_agent.site import survey
+from p3_agent.report import object_text
+from p3_agent.site import Site, survey
 from p3_agent.state import StateStore
 from p3_shaper import plan as planning
 from p3_shaper.netlink import open_netlink
@@ -18,21 +19,39 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser("plan", help="print what `run` would do, and change nothing")
     add_settings(command)
+    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
     command.set_defaults(command=_main)
 
 
 def _main(parsed: Namespace) -> int:
-    print(asyncio.run(plan(settings(parsed))))
+    site, steps = asyncio.run(plan(settings(parsed)))
+    print(_as_json(site, steps) if parsed.json else _as_text(site, steps))
     return 0
 
 
-async def plan(settings: Settings) -> str:
-    """What `run` would do now, a line a step; changes nothing. Raises what `run` would raise."""
+def _as_text(site: Site, steps: tuple[str, ...]) -> str:
+    return "\n".join((site.describe(), *(steps or ("nothing to do: it is in place",))))
+
+
+def _as_json(site: Site, steps: tuple[str, ...]) -> str:
+    choice = site.choice
+    return object_text(
+        {
+            "device": site.link.name,
+            "mode": choice.mode,
+            "rate": None if choice.rate is None else choice.rate.bits_per_second,
+            "reason": choice.reason,
+            "steps": steps,
+        }
+    )
+
+
+async def plan(settings: Settings) -> tuple[Site, tuple[str, ...]]:
+    """What `run` would do now, step by step; changes nothing. Raises what `run` would raise."""
     async with open_netlink() as netlink:
         site = await survey(netlink, settings)
         observed = await netlink.observe(site.link.index)
         original = Original(netlink, site.link, StateStore(settings.state_dir))
         original.check(observed, takeover=settings.takeover)
         steps = planning.plan(site.wanted, observed, takeover=settings.takeover)
-    lines = [step.describe() for step in steps] or ["nothing to do: it is in place"]
-    return "\n".join((site.describe(), *lines))
+    return site, tuple(step.describe() for step in steps)

@@ -9,6 +9,7 @@ from p3_agent.commands.options import Commands, add_place, settings
 from p3_agent.config import Settings
 from p3_agent.lock import hold
 from p3_agent.original import Original
+from p3_agent.report import object_text
 from p3_agent.site import require_net_admin
 from p3_agent.state import StateStore
 from p3_shaper.netlink import Netlink, open_netlink
@@ -20,26 +21,30 @@ def add(commands: Commands) -> None:
         "restore", help="after a crash: put back what was there before the agent"
     )
     add_place(command)
+    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
     command.set_defaults(command=_main)
 
 
 def _main(parsed: Namespace) -> int:
-    print(asyncio.run(restore(settings(parsed))))
+    chosen = settings(parsed)
+    steps = asyncio.run(restore(chosen))
+    if parsed.json:
+        print(object_text({"device": chosen.device, "steps": steps}))
+    else:
+        what = "put back what was there" if steps else "nothing to put back"
+        print("\n".join((f"{chosen.device}: {what}", *steps)))
     return 0
 
 
-async def restore(settings: Settings) -> str:
-    """Put back what an agent that was killed left; a line a step. Raises one of SENTENCES."""
+async def restore(settings: Settings) -> tuple[str, ...]:
+    """Put back what an agent that was killed left; the steps taken. Raises one of SENTENCES."""
     require_net_admin()
     async with open_netlink() as netlink:
-        steps = await put_back(netlink, StateStore(settings.state_dir), settings)
-    if not steps:
-        return f"{settings.device}: nothing to put back"
-    return "\n".join((f"{settings.device}: put back what was there", *steps))
+        return await put_back(netlink, StateStore(settings.state_dir), settings)
 
 
 async def put_back(netlink: Netlink, store: StateStore, settings: Settings) -> tuple[str, ...]:
-    """The same; the steps taken."""
+    """The same, for whoever has netlink open."""
     link = await netlink.link(settings.device)
     with hold(link):
         return await Original(netlink, link, store).put_back(takeover=settings.takeover)

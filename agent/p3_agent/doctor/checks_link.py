@@ -101,13 +101,14 @@ def queues(facts: Facts) -> Iterator[Finding]:
     link, rate, hardware = facts.link, facts.rate, facts.hardware
     if link.kind:
         return
-    if link.tx_queues > 1 and rate is not None and rate > HTB_SOFTWARE_LIMIT:
+    one_root = facts.agent is None or not facts.agent.mode.startswith("mq+")
+    if one_root and link.tx_queues > 1 and rate is not None and rate > HTB_SOFTWARE_LIMIT:
         yield Finding(
             "queues",
             Level.WARNING,
             f"{link.name} has {link.tx_queues} transmit queues, and the bands are one root before "
             f"them, whose one lock carries about {HTB_SOFTWARE_LIMIT}; {rate} was asked for",
-            f"p3-agent run --dev {link.name} --mode prio",
+            f"p3-agent run --dev {link.name} --mode mq+prio  # docs/trees.md tells what it costs",
         )
     limits = hardware.queue_limits
     if not limits:
@@ -131,15 +132,15 @@ def queues(facts: Facts) -> Iterator[Finding]:
 
 def stack(facts: Facts) -> Iterator[Finding]:
     """Containers, bridges and bonds: where another queue may follow, or ours is passed by."""
-    link, hardware = facts.link, facts.hardware
-    master_kind = facts.others.get(hardware.master, "")
+    link = facts.link
+    master_kind = facts.others.get(facts.master, "")
     if master_kind in ("bond", "team"):
         yield Finding(
             "stack",
             Level.NOTE,
-            f"{link.name} is a port of the {master_kind} {hardware.master}: its other "
+            f"{link.name} is a port of the {master_kind} {facts.master}: its other "
             "ports need bands of their own",
-            f"ls -d /sys/class/net/{hardware.master}/lower_*",
+            f"ls -d /sys/class/net/{facts.master}/lower_*",
         )
     if link.kind == "bridge":
         yield Finding(

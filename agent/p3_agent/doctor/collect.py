@@ -16,6 +16,7 @@ from p3_agent.processes import holders
 from p3_agent.sample import leaving
 from p3_shaper.actions import actions_of
 from p3_shaper.bands import BandTable
+from p3_shaper.link import Link
 from p3_shaper.netlink import Netlink
 from p3_shaper.rates import Rate
 from p3_shaper.sockdiag import Socket, sockets
@@ -47,8 +48,7 @@ async def collect(netlink: Netlink, question: Question) -> Facts:
     """The facts about one interface; TcError if there is none, or it cannot be read."""
     unseen: list[str] = []
     name = question.device
-    link = await netlink.link(name)
-    hardware = files.hardware(_ROOT, name, link.index)
+    link, links = await netlink.link(name), await netlink.links()
     facts = Facts(
         link=link,
         table=question.table,
@@ -56,8 +56,10 @@ async def collect(netlink: Netlink, question: Question) -> Facts:
         rate=question.rate or _rate(question.agent),
         agent=question.agent,
         missing=await netlink.missing(_KINDS),
-        hardware=hardware,
-        others=await _others(netlink, name),
+        hardware=files.hardware(_ROOT, name, link.index),
+        others=_kinds_of_others(links, link),
+        master=next((item.name for item in links if item.index == link.master), ""),
+        lower=_below_it(links, link),
         egress=await _egress(netlink, link.index),
         managers=files.managers(_ROOT, link.index, unseen),
         rewrites=firewall.look(unseen),
@@ -77,9 +79,17 @@ def _rate(agent: Status | None) -> Rate | None:
     return None if agent is None or agent.rate is None else Rate(agent.rate)
 
 
-async def _others(netlink: Netlink, own: str) -> dict[str, str]:
-    names = [name for _, name in socket.if_nameindex() if name not in (own, "lo")]
-    return {name: (await netlink.link(name)).kind for name in names}
+def _kinds_of_others(links: Sequence[Link], own: Link) -> dict[str, str]:
+    return {item.name: item.kind for item in links if item.name not in (own.name, "lo")}
+
+
+def _below_it(links: Sequence[Link], own: Link) -> tuple[str, ...]:
+    """Names of what `own` sends through; a veth's parent is its other end, and receives."""
+    return tuple(
+        item.name
+        for item in links
+        if item.master == own.index or (item.index == own.parent and own.kind != "veth")
+    )
 
 
 async def _egress(netlink: Netlink, index: int) -> tuple[EgressFilter, ...]:
@@ -116,7 +126,7 @@ async def _watch(netlink: Netlink, facts: Facts, seconds: float) -> Facts:
     first, marked = await _root(netlink, facts), _marked(facts)
     resent = sum(item.resent for item in marked)
     last, queued_here, wanting = first, 0, 0
-    below: dict[str, list[Below]] = {name: [] for name in facts.hardware.lower}
+    below: dict[str, list[Below]] = {name: [] for name in facts.lower}
     for _ in range(looks):
         await asyncio.sleep(seconds / looks)
         last, marked = await _root(netlink, facts), _marked(facts)

@@ -41,20 +41,17 @@ class Below:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What sysfs says of an interface and its place (Documentation/ABI/testing/sysfs-class-net).
+    """What sysfs says of an interface (Documentation/ABI/testing/sysfs-class-net).
 
-    `master` is the bridge or bond that ours is a port of, `lower` are what ours sends through.
     `queue_limits` are the bytes that BQL allows each transmit queue at this time; empty where the
     driver has none.
     """
 
     duplex: str = ""
     carrier: bool = True
-    master: str = ""
     virtual_functions: int = 0
     rdma: bool = False
     queue_limits: tuple[int, ...] = ()
-    lower: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,8 @@ class Facts:
 
     `agent` is None where none keeps this interface. `sockets` are those with a band's mark that
     send to other machines, and `holders` their processes by inode. `others` are the kinds of the
-    other interfaces here, by name. `unseen` says what could not be
+    other interfaces here, by name; `master` is the bridge or bond that this one is a port of, and
+    `lower` are those that it sends through. `unseen` says what could not be
     looked at, and why.
     """
 
@@ -132,6 +130,8 @@ class Facts:
     missing: frozenset[str] = frozenset()
     hardware: Hardware = Hardware()
     others: Mapping[str, str] = field(default_factory=dict)
+    master: str = ""
+    lower: tuple[str, ...] = ()
     egress: tuple[EgressFilter, ...] = ()
     below: tuple[Below, ...] = ()
     managers: tuple[ManagedBy, ...] = ()

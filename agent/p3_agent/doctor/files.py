@@ -32,15 +32,12 @@ def hardware(root: Path, name: str, index: int) -> Hardware:
         int(_text(queue / "byte_queue_limits/limit") or 0)
         for queue in sorted((device / "queues").glob("tx-*"))
     ]
-    master = device / "master"
     return Hardware(
         duplex=_text(device / "duplex"),
         carrier=_text(device / "carrier") != "0",
-        master=master.resolve().name if master.exists() else "",
         virtual_functions=int(_text(device / "device/sriov_numvfs") or 0),
         rdma=(device / "device/infiniband").exists(),
         queue_limits=tuple(limits) if any(limits) else (),
-        lower=tuple(sorted(path.name.removeprefix("lower_") for path in device.glob("lower_*"))),
     )
 
 
