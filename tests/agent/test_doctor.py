@@ -123,8 +123,8 @@ E, W, N = Level.ERROR, Level.WARNING, Level.NOTE
         (link(is_up=False), "link", E, "down", "ip link set dev eth0 up"),
         (hardware(carrier=False), "link", E, "no carrier", "ethtool eth0"),
         (hardware(duplex="half"), "link", W, "half duplex", "autoneg on"),
-        (link(speed=parse_rate("1gbit")), "speed", E, "negotiated 1gbit", "--rate 984mbit"),
-        (replace(SOUND, rate=LINK.speed), "speed", W, "24 bytes", "--rate 9.843gbit"),
+        (link(speed=parse_rate("1gbit")), "speed", E, "negotiated 1gbit", 'rate = "984mbit"'),
+        (replace(SOUND, rate=LINK.speed), "speed", W, "24 bytes", 'rate = "9.843gbit"'),
         (link(gso_max_size=200_000, speed=None), "burst", W, "GSO", "restart"),
         (
             replace(hardware(queue_limits=(3000,)), rate=parse_rate("20mbit")),
@@ -204,13 +204,13 @@ E, W, N = Level.ERROR, Level.WARNING, Level.NOTE
             "tcp_notsent_lowat",
         ),
         (load(wanting=0), "bottleneck", N, "nothing waiting", "--seconds 10"),
-        (load(queued_here=3), "bottleneck", E, "near the rate", "--rate 8.55gbit"),
+        (load(queued_here=3), "bottleneck", E, "near the rate", 'rate = "8.55gbit"'),
         (
             load(queued_here=0, sent=4e9, resent=12),
             "bottleneck",
             E,
             "12 segments again",
-            "--rate 3.8gbit",
+            'rate = "3.8gbit"',
         ),
         (load(queued_here=0, sent=4e9), "bottleneck", W, "something else", "ss --tcp"),
         (load(dropped=5), "drops", W, "5 packets", "tc -s"),
@@ -230,6 +230,11 @@ def test_without_an_agent_a_foreign_root_needs_a_takeover() -> None:
     found = diagnose(replace(SOUND, agent=None, tree=FOREIGN, load=None))
     assert [(item.check, item.level) for item in found] == [("root", W), ("agent", N)]
     assert "--takeover" in found[0].mend
+
+
+def test_without_an_agent_a_rate_is_one_to_start_with() -> None:
+    (finding, _) = diagnose(replace(link(speed=parse_rate("1gbit")), agent=None))
+    assert finding.mend == "p3-agent run --dev eth0 --rate 984mbit"
 
 
 def test_the_worst_comes_first_and_notes_alone_are_no_illness() -> None:

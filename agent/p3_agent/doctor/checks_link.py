@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from p3_agent.doctor.facts import Facts
 from p3_agent.doctor.findings import Finding, Level
+from p3_agent.doctor.mends import hold_to, start_anew
 from p3_agent.modes import HTB_SOFTWARE_LIMIT
 from p3_agent.site import TRUE_SPEED
 from p3_shaper.limits import ticks_bytes
@@ -48,13 +49,13 @@ def speed(facts: Facts) -> Iterator[Finding]:
             f"the bands are held to {rate}, and {link.name} has negotiated {link.speed}: the queue "
             "is in the network card, where nothing has priority"
         )
-        yield Finding("speed", Level.ERROR, seen, _run_at(link.name, fits))
+        yield Finding("speed", Level.ERROR, seen, hold_to(facts, fits))
     elif rate > fits:
         seen = (
             f"{rate} of packets fill more than the {link.speed} of {link.name}, as Ethernet adds "
             f"{_WIRE} bytes to each: the queue is in the network card now and then"
         )
-        yield Finding("speed", Level.WARNING, seen, _run_at(link.name, fits))
+        yield Finding("speed", Level.WARNING, seen, hold_to(facts, fits))
 
 
 def _payload_rate(speed: Rate, mtu: int) -> Rate:
@@ -62,10 +63,6 @@ def _payload_rate(speed: Rate, mtu: int) -> Rate:
     frame = mtu + _HEADER
     bits = speed.bits_per_second * frame // (frame + _WIRE)
     return Rate(max(bits // 10**6 * 10**6, 10**6))
-
-
-def _run_at(name: str, rate: Rate) -> str:
-    return f"p3-agent run --dev {name} --rate {rate}"
 
 
 def burst(facts: Facts) -> Iterator[Finding]:
@@ -79,7 +76,7 @@ def burst(facts: Facts) -> Iterator[Finding]:
             f"{link.name} hands over packets of up to {link.gso_max_size} bytes, and the bands "
             f"have bursts of {min(bursts)}: the rate is not reached; its GSO size was raised "
             "after the agent started",
-            "systemctl restart p3-agent",
+            start_anew(facts),
         )
     rate = facts.rate
     if rate is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from p3_agent.doctor.facts import EgressFilter, Facts
 from p3_agent.doctor.findings import Finding, Level
+from p3_agent.doctor.mends import start_anew
 from p3_agent.original import is_others
 from p3_shaper.matches import sees_ipv6
 from p3_shaper.tcmessage import handle_text
@@ -173,5 +174,5 @@ def ipv6(facts: Facts) -> Iterator[Finding]:
             Level.ERROR,
             f"marked sockets use IPv6, and no filter of {facts.link.name} looks at IPv6: all of "
             "it is taken for unmarked",
-            "systemctl restart p3-agent",
+            start_anew(facts),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from p3_agent.doctor.facts import Facts, Load
 from p3_agent.doctor.findings import Finding, Level
+from p3_agent.doctor.mends import hold_to
 from p3_agent.report import speed
 from p3_shaper.rates import Rate
 from p3_shaper.sockdiag import Socket
@@ -76,7 +77,7 @@ def _elsewhere(facts: Facts, load: Load) -> Iterator[Finding]:
             Level.ERROR,
             f"{speed(load.sent)} leave {name}, near the rate of {rate}, and the bands are empty: "
             "the queue is in the network card or just behind it",
-            f"p3-agent run --dev {name} --rate {room}",
+            hold_to(facts, room),
         )
     elif load.resent:
         yield Finding(
@@ -85,7 +86,7 @@ def _elsewhere(facts: Facts, load: Load) -> Iterator[Finding]:
             f"only {speed(load.sent)} leave {name}, the bands are empty, and marked sockets sent "
             f"{load.resent} segments again: the queue is behind this node, in a switch or at the "
             "receiver",
-            f"p3-agent run --dev {name} --rate {room}",
+            hold_to(facts, room),
         )
     else:
         yield Finding(
