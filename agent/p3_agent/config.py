@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from p3_agent.errors import AgentError
+from p3_agent.errors import AgentError, UsageError
 from p3_agent.messages import socket_path
 from p3_shaper.bands import DEFAULT_DSCPS, UNMARKED_SHARE, BandError, BandTable
 from p3_shaper.rates import Rate, RateError, parse_rate
@@ -106,17 +106,17 @@ def read_file(path: Path) -> Options:
     except OSError as error:
         raise AgentError(f"cannot read the config {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AgentError(f"the config {path} is not TOML: {error}; mend it there") from error
+        raise UsageError(f"the config {path} is not TOML: {error}; mend it there") from error
     try:
         return msgspec.convert(document, Options)
     except msgspec.ValidationError as error:
-        raise AgentError(f"the config {path} cannot be used: {error}; mend it there") from error
+        raise UsageError(f"the config {path} cannot be used: {error}; mend it there") from error
 
 
 def settings(options: Options) -> Settings:
     """Complete and check; AgentError for a missing device, a bad rate or a bad band table."""
     if options.device is None:
-        raise AgentError("no interface named: give --dev, or `device` in the config file")
+        raise UsageError("no interface named: give --dev, or `device` in the config file")
     return Settings(
         device=_device(options.device),
         rate=None if options.rate is None else rate_of(options.rate),
@@ -145,7 +145,7 @@ def check_reload(now: Settings, fresh: Settings) -> None:
 def _device(name: str) -> str:
     """A name that the kernel could know (IFNAMSIZ in linux/if.h)."""
     if not name.isprintable() or not 0 < len(name.encode()) <= 15:
-        raise AgentError(f"{name!r} is no interface's name: name one that `ip link` shows")
+        raise UsageError(f"{name!r} is no interface's name: name one that `ip link` shows")
     return name
 
 
@@ -154,7 +154,7 @@ def rate_of(text: str) -> Rate:
     try:
         return parse_rate(text)
     except RateError as error:
-        raise AgentError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def _address(text: str) -> UnixAddress | TcpAddress:
@@ -166,7 +166,7 @@ def _address(text: str) -> UnixAddress | TcpAddress:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_host = bool(bare) and (":" in bare) == (bare != host)
     if not is_host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
-        raise AgentError(
+        raise UsageError(
             f"{text!r} is no place for metrics: give unix:PATH or HOST:PORT, like 127.0.0.1:9109"
         )
     return TcpAddress(bare, int(port))
@@ -177,11 +177,11 @@ def _table(options: Options) -> BandTable:
     bands = len(dscps) if options.bands is None else options.bands
     share = UNMARKED_SHARE if options.unmarked_share is None else options.unmarked_share
     if not 1 <= bands <= len(dscps):
-        raise AgentError(
+        raise UsageError(
             f"{bands} bands asked for, and DSCPs known for 1 to {len(dscps)}; choose fewer bands, "
             "or name one DSCP a band as `dscps` in the config file"
         )
     try:
         return BandTable(dscps[:bands], share, bool(options.force_dscps))
     except BandError as error:
-        raise AgentError(f"the band table cannot work: {error}") from error
+        raise UsageError(f"the band table cannot work: {error}") from error

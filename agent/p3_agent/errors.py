@@ -17,7 +17,7 @@ class AgentError(Exception):
 
 
 class UsageError(AgentError):
-    """It was asked wrongly; exit status 2."""
+    """It was asked wrongly, on the command line or in the settings; exit status 2."""
 
 
 SENTENCES = (AgentError, TcError, PlanError, ReplayError, SnapshotError, TreeError)

@@ -8,10 +8,10 @@ from agent.running import AGENT, Place, add_foreign
 RATE = ("--rate", "200mbit")
 
 
-def refused(here: Place, *arguments: str, what: str) -> None:
+def refused(here: Place, *arguments: str, what: str, status: int = 1) -> None:
     before = here.shown()
     done = here.agent("run", *arguments)
-    assert done.returncode == 1
+    assert done.returncode == status
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("p3-agent: ")
@@ -23,12 +23,10 @@ def refused(here: Place, *arguments: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("--rate", "200"), "no unit"),
         (("--config", "/nonexistent.toml"), "No such file"),
         ((*RATE, "--dev", "eth7"), "no interface 'eth7'"),
         ((), "give --rate"),
         (("--rate", "3mbit"), "guarantees add up"),
-        ((*RATE, "--bands", "9"), "bands"),
         ((*RATE, "--socket", "/proc/nowhere/control.sock"), "--socket"),
         ((*RATE, "--socket", "/etc/hostname"), "is no socket"),
         ((*RATE, "--socket", "/tmp/" + "x" * 200), "--socket"),
@@ -39,8 +37,20 @@ def test_arguments_that_cannot_be(here: Place, arguments: tuple[str, ...], what:
     refused(here, *arguments, what=what)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--rate", "200"), "no unit"),
+        ((*RATE, "--bands", "9"), "bands"),
+        ((*RATE, "--dev", ""), "no interface's name"),
+    ],
+)
+def test_what_is_asked_wrongly_is_usage(here: Place, arguments: tuple[str, ...], what: str) -> None:
+    refused(here, *arguments, what=what, status=2)
+
+
 def test_a_bad_config(here: Place) -> None:
-    refused(here, *RATE, "--config", here.config("colour = 1"), what="unknown field")
+    refused(here, *RATE, "--config", here.config("colour = 1"), what="unknown field", status=2)
 
 
 def test_guarantees_past_the_rate(here: Place) -> None:
@@ -115,5 +125,5 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 def test_no_device_named() -> None:
     done = subprocess.run([AGENT, "run"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--dev" in done.stderr
