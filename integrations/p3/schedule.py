@@ -2,9 +2,12 @@
 
 Time is counted in layers: iteration k's forward of layer l is at position 2kL + l, its backward
 at 2kL + 2L - 1 - l (L layers). A slice of layer l handed over in iteration k is due when the
-next forward needs it: 2(k+1)L + l. How soon that is, seen from where the node is now, decides
-the band. So whatever iteration k still owes anyone is more urgent than anything of k + 1; a
-static priority by layer alone lets nodes drift apart (the paper's section 4 has that fault).
+next forward needs it: 2(k+1)L + l. Inside an iteration the layer decides the band, and a slice
+keeps it: moved to another band, and so to another socket, the rest of a layer would overtake
+what of it already waits in the kernel. Once a node's next backward begins, it hands over slices
+of the iteration after; what it still owes anyone of the one before is more urgent than all of
+these. A static priority by layer alone lets nodes drift apart there (the paper's section 4 has
+that fault).
 """
 
 from __future__ import annotations
@@ -25,10 +28,8 @@ _ORDER_WEIGHT = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Bands by distance: `cuts[b]` is the first layer, in forward order, behind band b.
+    """Bands by layer: `cuts[b]` is the first layer, in forward order, behind band b.
 
-    A gradient of layer l appears 2l + 1 positions before it is due, so cuts by layer are cuts
-    by distance too, and one table serves what is pushed and what a server sends back later.
     `ready[l]` is the part of a backward pass after which layer l's gradient is there, 0 … 1.
     """
 
@@ -54,8 +55,10 @@ class Schedule:
         return self.forward_position(iteration + 1, layer)
 
     def band(self, due: int, now: int) -> int:
-        """The band for what is due at `due`, at position `now`; overdue is band 0."""
-        return bisect_right(self.cuts, max(0, due - now) // 2)
+        """The band for what is due at `due`, at position `now`; 0 if it should be there by now."""
+        layer = due % (2 * self.layers)
+        backward_begins = due - layer + self.layers
+        return 0 if now >= backward_begins else self.push_band(layer)
 
     def push_band(self, layer: int) -> int:
         """The band of a gradient handed over as it appears: the same on every rank."""

@@ -45,12 +45,14 @@ def test_sooner_due_is_never_in_a_later_band(
     layers: list[int], bands: int, iteration: int, data: st.DataObject
 ) -> None:
     schedule = make_schedule(layers, bands)
-    now = data.draw(st.integers(0, schedule.due(iteration, len(layers) - 1)))
-    order = [
-        schedule.band(schedule.due(k, layer), now)
-        for k in (iteration, iteration + 1)
-        for layer in range(len(layers))
-    ]
+    count = len(layers)
+    # From the first gradient on until the next iteration has handed over its last one.
+    begins = schedule.backward_position(iteration, count - 1)
+    now = data.draw(st.integers(begins, schedule.backward_position(iteration + 1, 0)))
+    there = [iteration]
+    if now >= schedule.backward_position(iteration + 1, count - 1):
+        there.append(iteration + 1)
+    order = [schedule.band(schedule.due(k, layer), now) for k in there for layer in range(count)]
     assert all(one <= other for one, other in pairwise(order))
 
 
@@ -69,9 +71,13 @@ def test_what_the_last_iteration_still_owes_is_most_urgent_in_backward(
     layers: list[int], bands: int
 ) -> None:
     schedule = make_schedule(layers, bands)
-    last = len(layers) - 1
-    backward_began = schedule.backward_position(1, last)
-    assert all(schedule.band(schedule.due(0, layer), backward_began) == 0 for layer in range(last))
+    backward_began = schedule.backward_position(1, len(layers) - 1)
+    for layer in range(len(layers)):
+        assert schedule.band(schedule.due(0, layer), backward_began) == 0
+        # Until then it stays where the rest of its layer is.
+        assert schedule.band(schedule.due(0, layer), backward_began - 1) == schedule.push_band(
+            layer
+        )
 
 
 def test_no_bands_are_refused_and_no_layers_are_not() -> None:

@@ -22,7 +22,7 @@ from p3_shaper.bands import default_table
 SIZE = 1 << 20
 SLICES = 40
 SCHEDULE = Schedule(layers=100, cuts=(10, 20))
-"""Three bands: due within 20 positions, within 40, later."""
+"""Three bands: layers 0 to 9, 10 to 19, and later ones."""
 TABLE = SliceTable([SIZE] * SLICES, [1] * SLICES, world_size=2)
 WAIT_S = 30
 
@@ -134,14 +134,14 @@ def test_an_urgent_slice_passes_a_full_socket() -> None:
     assert got.index(20) < 10
 
 
-def test_what_waits_moves_to_a_more_urgent_band_when_the_node_comes_near() -> None:
+def test_what_is_still_owed_becomes_most_urgent_when_the_next_backward_begins() -> None:
     with two_sides() as (sender, receiver):
         sender.send(*[90] * 20)
         waiting = sender.transport.waiting(1)
         assert waiting[2] > 0
-        sender.do(lambda: sender.transport.advance(60))
-        assert sender.transport.waiting(1)[1] > 0
-        sender.do(lambda: sender.transport.advance(89))
+        sender.do(lambda: sender.transport.advance(99))
+        assert sender.transport.waiting(1)[2] > 0
+        sender.do(lambda: sender.transport.advance(100))
         assert sender.transport.waiting(1)[1:] == (0, 0)
         receiver.start()
         assert {receiver.next() for _ in range(20)} == set(range(20))
