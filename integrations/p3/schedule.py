@@ -4,10 +4,10 @@ Time is counted in layers: iteration k's forward of layer l is at position 2kL +
 at 2kL + 2L - 1 - l (L layers). A slice of layer l handed over in iteration k is due when the
 next forward needs it: 2(k+1)L + l. Inside an iteration the layer decides the band, and a slice
 keeps it: moved to another band, and so to another socket, the rest of a layer would overtake
-what of it already waits in the kernel. Once a node's next backward begins, it hands over slices
-of the iteration after; what it still owes anyone of the one before is more urgent than all of
-these. A static priority by layer alone lets nodes drift apart there (the paper's section 4 has
-that fault).
+what of it already waits in the kernel. What is due and still owed to others goes before all:
+those nodes wait for it, and this one may already hand over slices of the next iteration. A
+static priority by layer alone lets nodes drift apart there (the paper's section 4 has that
+fault).
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class Schedule:
 
     def band(self, due: int, now: int) -> int:
         """The band for what is due at `due`, at position `now`; 0 if it should be there by now."""
-        layer = due % (2 * self.layers)
-        backward_begins = due - layer + self.layers
-        return 0 if now >= backward_begins else self.push_band(layer)
+        return 0 if now >= due else self.push_band(due % (2 * self.layers))
 
     def push_band(self, layer: int) -> int:
         """The band of a gradient handed over as it appears: the same on every rank."""

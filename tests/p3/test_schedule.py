@@ -73,11 +73,11 @@ def test_what_the_last_iteration_still_owes_is_most_urgent_in_backward(
     schedule = make_schedule(layers, bands)
     backward_began = schedule.backward_position(1, len(layers) - 1)
     for layer in range(len(layers)):
-        assert schedule.band(schedule.due(0, layer), backward_began) == 0
-        # Until then it stays where the rest of its layer is.
-        assert schedule.band(schedule.due(0, layer), backward_began - 1) == schedule.push_band(
-            layer
-        )
+        due = schedule.due(0, layer)
+        assert schedule.band(due, backward_began) == 0
+        # Until it is due it stays where the rest of its layer is.
+        assert schedule.band(due, due) == 0
+        assert schedule.band(due, due - 1) == schedule.push_band(layer)
 
 
 def test_no_bands_are_refused_and_no_layers_are_not() -> None:
