@@ -51,6 +51,9 @@ def guard(settings: Settings) -> Iterator[Guard]:
 
 
 def restore_command(settings: Settings) -> Sequence[str]:
-    """The command that puts back what was there before an agent with `settings`."""
+    """The command that puts back what was there before an agent with `settings`.
+
+    -P: it runs with the agent's rights, and nothing in the current directory may have a part in it.
+    """
     place = ("--dev", settings.device, "--state-dir", str(settings.state_dir.absolute()))
-    return (sys.executable, "-m", "p3_agent", "restore", *place)
+    return (sys.executable, "-P", "-m", "p3_agent", "restore", *place)

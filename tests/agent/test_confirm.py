@@ -60,6 +60,18 @@ def test_killed_before_it_is_confirmed_it_goes_back_all_the_same(
     assert list(here.state.iterdir()) == []
 
 
+def test_the_guard_runs_nothing_of_the_current_directory(here: Place) -> None:
+    before = here.shown()
+    for module in ("argparse", "p3_agent"):
+        (here.directory / f"{module}.py").write_text("raise SystemExit('of the directory')")
+    there = ("env", "-C", str(here.directory))
+    with here.running(*RATE, "--confirm", "1h", through=there) as agent:
+        agent.stop(signal.SIGKILL)
+        agent.await_line("put back what was there", "stdout")
+        agent.await_end()
+    assert here.shown() == before
+
+
 def test_killed_after_it_is_confirmed_the_bands_stay(here: Place) -> None:
     before = here.shown()
     with here.running(*RATE, "--confirm", "1h") as agent:
