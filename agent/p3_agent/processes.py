@@ -51,9 +51,13 @@ def process_ids() -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """The kernel's name for a process, 15 bytes at most; "?" if it has ended."""
+    """The kernel's name for a process, 15 bytes at most; "?" if it has ended.
+
+    A process chooses its name, so that a terminal's control characters may be in it: each is "?".
+    """
     with suppress(OSError):
-        return (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
+        name = (_PROC / str(pid) / "comm").read_text("utf-8", "replace").removesuffix("\n")
+        return "".join(sign if sign.isprintable() else "?" for sign in name)
     return "?"
 
 

@@ -19,7 +19,7 @@ import pytest
 from agent.running import AGENT, PATIENCE, Place
 
 from p3_agent.messages import ClassStatus, Drift, Status
-from p3_agent.processes import Process
+from p3_agent.processes import Process, command_of
 from p3_agent.sample import Reading, sample
 from p3_agent.top_text import fitted, lines
 from p3_shaper.bands import default_table
@@ -86,6 +86,24 @@ def test_without_root_senders_have_no_names(here: Place) -> None:
     assert done.returncode == 0, done.stderr
     assert "uid 0" in done.stdout
     assert "run as root to see who they are" in done.stdout
+
+
+NAMED = """
+with open("/proc/self/comm", "wb") as name:
+    name.write(b"\\x1b]0;x\\x07\\n y")
+print("named", flush=True)
+input()
+"""
+
+
+def test_a_name_that_a_process_chose_does_nothing_to_the_terminal() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "named\n"
+        assert command_of(process.pid) == "?]0;x?? y"
+        process.communicate("\n")
 
 
 def test_bad_arguments_are_usage(here: Place) -> None:
