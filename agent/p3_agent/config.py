@@ -45,6 +45,10 @@ class TcpAddress:
         return f"{host}:{self.port}"
 
 
+_Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00]+\Z")]
+"""What may be a path or a name: the system knows none with a zero byte."""
+
+
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a config file, or a command line, may say; None where it says nothing.
 
@@ -60,15 +64,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bands: int | None = None
     mode: AskedMode | None = None
     takeover: bool | None = None
-    socket: str | None = None
-    state_dir: str | None = None
+    socket: _Text | None = None
+    state_dir: _Text | None = None
     dscps: Annotated[tuple[int, ...], msgspec.Meta(max_length=64)] | None = None
     force_dscps: bool | None = None
     unmarked_share: float | None = None
     guarantee: str | None = None
-    group: str | None = None
+    group: _Text | None = None
     reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
-    metrics: str | None = None
+    metrics: _Text | None = None
 
     def over(self, below: Options) -> Options:
         """These options, and `below`'s where these say nothing."""
@@ -105,11 +109,11 @@ def read_file(path: Path) -> Options:
             document = tomllib.load(file)
     except OSError as error:
         raise AgentError(f"cannot read the config {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, too deep or too many digits, too
         raise UsageError(f"the config {path} is not TOML: {error}; mend it there") from error
     try:
         return msgspec.convert(document, Options)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise UsageError(f"the config {path} cannot be used: {error}; mend it there") from error
 
 
@@ -164,7 +168,7 @@ def _address(text: str) -> UnixAddress | TcpAddress:
         return UnixAddress(Path(path))
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_host = bool(bare) and (":" in bare) == (bare != host)
+    is_host = bool(bare) and bare.isascii() and (":" in bare) == (bare != host)
     if not is_host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise UsageError(
             f"{text!r} is no place for metrics: give unix:PATH or HOST:PORT, like 127.0.0.1:9109"

@@ -69,7 +69,9 @@ class StateStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise AgentError(f"cannot read {path}: {error.strerror}; run as root") from error
+            raise AgentError(
+                f"cannot read {path}: {error.strerror}; run as root, or choose another --state-dir"
+            ) from error
         try:
             saved = msgspec.json.decode(data, type=Saved)
         except msgspec.MsgspecError as error:

@@ -14,7 +14,8 @@ _PREFIXES = {**_DECIMAL, **_BINARY}
 _RATE_UNITS = {f"{prefix}bit": factor for prefix, factor in _PREFIXES.items()}
 _SIZE_UNITS = {f"{prefix}b": factor for prefix, factor in _PREFIXES.items()}
 
-_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z/]*)", re.ASCII)
+# So many digits that none is out of reach, and few enough for int().
+_QUANTITY = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?)\s*(?P<unit>[a-z/]*)", re.ASCII)
 
 MAX_BITS_PER_SECOND = 10 * 10**12
 """Beyond any link: a larger number is a unit mistaken for another."""

@@ -47,6 +47,7 @@ STRICT_BANDS = 16
 GUARANTEE_SHARE = 0.005
 MIN_GUARANTEE = Rate(500_000)
 """A starved TCP connection dies of its timeout: one packet of 64 KB a second keeps it alive."""
+_MAX_QUEUE = 4 * 10**9  # bytes; bfifo's limit has 32 bits
 
 
 class TreeError(ValueError):
@@ -224,8 +225,11 @@ def htb_prio_tree(table: BandTable, rate: Rate, limits: LinkLimits) -> Tree:
 def link_tree(rate: Rate, buffer_bytes: int, limits: LinkLimits) -> Tree:
     """A plain link of `rate` with a queue of `buffer_bytes` before it: p3-shape, a switch port.
 
-    Raises TreeError if the queue cannot hold one of the interface's largest packets.
+    Raises TreeError if the queue cannot hold one of the interface's largest packets, or is more
+    than the kernel can count.
     """
+    if buffer_bytes > _MAX_QUEUE:
+        raise TreeError(f"a buffer of {buffer_bytes} bytes is too large: choose at most 4GB")
     if buffer_bytes < limits.packet:
         raise TreeError(
             f"a buffer of {buffer_bytes} bytes holds no packet of {limits.packet} bytes, the "

@@ -69,7 +69,13 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("bands = '7'", "Expected `int"),
         ("mode = 'fifo'", "mode"),
         ("reconcile_s = 0", "reconcile_s"),
+        ("reconcile_s = nan", "reconcile_s"),
+        ("bands = " + "9" * 5000, "not TOML"),
+        ("bands = " + "[" * 100_000, "not TOML"),
+        ('socket = ""', "socket"),
+        *((f'{key} = "\\u0000"', key) for key in ("socket", "state_dir", "group", "metrics")),
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(AgentError, match=what) as caught:
@@ -92,6 +98,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (Options(device="eth\udcff"), "ip link"),
         (Options(device="eth0", rate="100"), "no unit"),
         (Options(device="eth0", rate="100mbps"), "mbit"),
+        (Options(device="eth0", rate="9" * 5000 + "mbit"), "not a rate"),
+        (Options(device="eth0", bands=10**30), "choose"),
+        (Options(device="eth0", dscps=(10**30,)), "1..63"),
         (Options(device="eth0", bands=0), "choose"),
         (Options(device="eth0", bands=8), "dscps"),
         (Options(device="eth0", dscps=(46,)), "risky"),

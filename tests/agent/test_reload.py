@@ -63,8 +63,11 @@ def test_what_changed_is_applied_in_place(here: Place) -> None:
         ('rate = "100mbit"\nsocket = "/run/other.sock"\n', "socket cannot change"),
         ('rate = "100mbit"\nmetrics = "127.0.0.1:1"\ntakeover = true\n', "takeover, metrics"),
         ('rate = "100mbit"\ndscps = [46]\n', "risky"),
+        ("bands = " + "9" * 5000, "is not TOML"),
+        ('group = "\\u0000"\n', "group"),
         (None, "No such file"),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_what_cannot_be_is_refused_and_the_old_settings_stay(
     here: Place, text: str | None, why: str

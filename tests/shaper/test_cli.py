@@ -152,6 +152,8 @@ def test_an_ifb_of_our_name_that_is_none_is_left_alone(pair: Pair, capsys: Captu
         (["eth0", "200mbit", "--buffer", "256"], 2, "'256' has no unit: write 256KB"),
         (["eth0", "200mbit", "--clear"], 2, "--clear takes neither RATE nor --buffer"),
         (["eth0", "200mbit", "--buffer", "1KB"], 1, "choose at least 65536B"),
+        (["eth0", "200mbit", "--buffer", "5GB"], 1, "choose at most 4GB"),
+        (["eth0", "9" * 5000 + "mbit"], 2, "is not a rate"),
         (["eth9", "200mbit"], 1, "there is no interface 'eth9'"),
     ],
 )
