@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 
 from p3_agent.commands import (
@@ -22,6 +22,7 @@ from p3_agent.commands import (
 )
 from p3_agent.errors import SENTENCES, UsageError
 from p3_agent.messages import ControlError
+from p3_shaper.console import carried_out
 
 _COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark, completion)
 
@@ -29,17 +30,15 @@ _COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark, comp
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the console script's entry point."""
     parsed = parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = parsed.command
+    return carried_out("p3-agent", partial(_run, parsed.command, parsed))
+
+
+def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
     try:
-        code = command(parsed)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return command(parsed)
     except (*SENTENCES, ControlError) as error:
         print(f"p3-agent: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    return code
 
 
 def parser() -> argparse.ArgumentParser:

@@ -77,7 +77,7 @@ def open_terminal(*, live: bool) -> Iterator[Terminal]:
 
     For the main thread.
     """
-    is_live = live and sys.stdout.isatty()
+    is_live = live and sys.stdout is not None and sys.stdout.isatty()
     keys = sys.stdin.fileno() if is_live and sys.stdin.isatty() else None
     with _signals() as signals, _single_keys(keys):
         if is_live:

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 
+from p3_shaper.console import carried_out
 from p3_shaper.errors import TcError
 from p3_shaper.limits import link_queue_bytes
 from p3_shaper.netlink import open_netlink
@@ -27,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limit = _limit(options)
     except (RateError, SizeError) as error:
         return _fail(str(error), _USAGE)
+    return carried_out("p3-shape", partial(_shape, options, limit))
+
+
+def _shape(options: _Options, limit: Limit | None) -> int:
     try:
         asyncio.run(_run(options, limit))
     except ForeignRootError as error:

@@ -55,7 +55,7 @@ def no_namespace(namespace: str | None, error: OSError) -> TcError:
 
 def no_link(name: str, namespace: str | None, error: OSError) -> TcError:
     """The interface `name` could not be read."""
-    if error.errno != errno.ENODEV and len(name.encode()) <= _LONGEST_NAME:
+    if error.errno != errno.ENODEV and len(os.fsencode(name)) <= _LONGEST_NAME:
         return refused(f"read interface {name}", error)
     where = f" in the network namespace {namespace}" if namespace else ""
     return TcError(

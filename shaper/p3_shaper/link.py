@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def ethtool_tx_queues(control: socket.socket, name: str) -> int | None:
 def _ethtool(control: socket.socket, name: str, command: bytes) -> bytes | None:
     """The driver's answer, of the command's size; None where there is no such driver."""
     buffer = ctypes.create_string_buffer(command, len(command))
-    request = _IFREQ.pack(name.encode(), ctypes.addressof(buffer))
+    request = _IFREQ.pack(os.fsencode(name), ctypes.addressof(buffer))
     try:
         fcntl.ioctl(control, _SIOCETHTOOL, request)
     except OSError:

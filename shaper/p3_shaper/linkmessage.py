@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 from p3_shaper.limits import LinkLimits
@@ -33,7 +34,7 @@ _IFLA_XDP_ATTACHED = 2
 
 def link_named(name: str) -> bytes:
     """The body of a request about interface `name`."""
-    return _IFINFOMSG.pack(0, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, name.encode() + b"\0")
+    return _IFINFOMSG.pack(0, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, os.fsencode(name) + b"\0")
 
 
 def make_link(name: str, kind: str) -> bytes:

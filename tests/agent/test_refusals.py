@@ -6,6 +6,7 @@ import pytest
 from agent.running import AGENT, Place, add_foreign
 
 RATE = ("--rate", "200mbit")
+SHAPE = AGENT.replace("p3-agent", "p3-shape")
 
 
 def refused(here: Place, *arguments: str, what: str, status: int = 1) -> None:
@@ -31,6 +32,7 @@ def refused(here: Place, *arguments: str, what: str, status: int = 1) -> None:
         ((*RATE, "--socket", "/etc/hostname"), "is no socket"),
         ((*RATE, "--socket", "/tmp/" + "x" * 200), "--socket"),
         ((*RATE, "--state-dir", "/proc/nowhere"), "--state-dir"),
+        ((*RATE, "--metrics", "x" * 64 + ":1"), "--metrics"),
     ],
 )
 def test_arguments_that_cannot_be(here: Place, arguments: tuple[str, ...], what: str) -> None:
@@ -43,6 +45,8 @@ def test_arguments_that_cannot_be(here: Place, arguments: tuple[str, ...], what:
         (("--rate", "200"), "no unit"),
         ((*RATE, "--bands", "9"), "bands"),
         ((*RATE, "--dev", ""), "no interface's name"),
+        ((*RATE, "--dev", "\udcff"), "no interface's name"),
+        ((*RATE, "--metrics", "\u00e4" * 64 + ":1"), "no place for metrics"),
     ],
 )
 def test_what_is_asked_wrongly_is_usage(here: Place, arguments: tuple[str, ...], what: str) -> None:
@@ -121,6 +125,35 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{AGENT} --help | true; {AGENT} plan --dev lo --rate 1gbit | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "said"),
+    [(">/dev/full", 1, "No space left on device"), (">&-", 0, ""), ("| true", 0, "")],
+)
+@pytest.mark.parametrize(
+    "command", [(AGENT, "completion", "bash"), (SHAPE, "lo", "1gbit --dry-run")]
+)
+def test_output_that_cannot_go_anywhere(
+    command: tuple[str, ...], where: str, status: int, said: str
+) -> None:
+    shell = ["bash", "-c", f"{' '.join(command)} {where}"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(SHAPE, "\udcff", "1gbit"), (AGENT, "doctor", "--dev", "\udcff")],
+    ids=lambda it: it[0],
+)
+def test_an_interface_s_name_that_is_not_utf_8(command: tuple[str, ...]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "there is no interface '\\udcff'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_no_device_named() -> None:

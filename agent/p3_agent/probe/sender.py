@@ -167,7 +167,7 @@ def _udp_socket(version: Version, device: str | None) -> socket.socket:
         made = exits.enter_context(socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
         if device is not None:
             try:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(device))
             except OSError as error:
                 raise AgentError(
                     f"cannot send by {device} ({error.strerror}): name an interface of `ip link`"
