@@ -108,7 +108,8 @@ def read_file(path: Path) -> Options:
         with path.open("rb") as file:
             document = tomllib.load(file)
     except OSError as error:
-        raise AgentError(f"cannot read the config {path}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise AgentError(f"cannot read the config {path}: {reason}; name another file") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, too deep or too many digits, too
         raise UsageError(f"the config {path} is not TOML: {error}; mend it there") from error
     try:

@@ -102,6 +102,17 @@ def test_a_sound_node_and_its_agent_have_only_notes(here: Place) -> None:
     assert found(here, "--dev", "eth0")["agent"][0] == "note"
 
 
+def test_an_interface_that_was_renamed_is_the_agent_s_still(here: Place) -> None:
+    with here.running(*RATE):
+        for step in ("eth0 down", "eth0 name eth9", "eth9 up"):
+            subprocess.run(["ip", "-netns", here.name, "link", "set", *step.split()], check=True)
+        for named in ((), ("--dev", "eth9")):
+            done = here.run(AGENT, "doctor", "--seconds", "0", "--json", *named)
+            found = json.loads(done.stdout)
+            assert found["device"] == "eth9"
+            assert "agent" not in {item["check"] for item in found["findings"]}
+
+
 def test_without_an_interface_or_with_a_wrong_one_it_is_usage(here: Place) -> None:
     for arguments in ((), ("--dev", "eth7"), ("--dev", "eth0", "--rate", "7")):
         done = here.run(AGENT, "doctor", *arguments)

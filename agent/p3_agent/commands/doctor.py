@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import socket
 from argparse import Namespace
 
 from p3_agent import report
 from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.top import is_elsewhere
 from p3_agent.doctor.checks import diagnose
 from p3_agent.doctor.collect import Question, ask_agent, collect
 from p3_agent.doctor.findings import Finding, is_ill, lines
 from p3_agent.errors import UsageError
+from p3_agent.messages import Status
 from p3_shaper.errors import TcError
 from p3_shaper.netlink import open_netlink
 from p3_shaper.rates import Rate, RateError, parse_rate
@@ -69,11 +72,22 @@ def _main(parsed: Namespace) -> int:
 
 def _question(parsed: Namespace) -> Question:
     agent, table = ask_agent(parsed.socket)
-    device = parsed.dev or (agent.device if agent is not None else None)
+    its_name = None if agent is None else _name_now(agent)
+    device = parsed.dev or its_name
     if device is None:
         raise UsageError("no interface named, and no agent runs whose it could be: give --dev")
-    keeps_it = agent is not None and agent.device == device
-    return Question(device, agent if keeps_it else None, table, parsed.rate, parsed.seconds)
+    keeper = agent if its_name == device else None
+    return Question(device, keeper, table, parsed.rate, parsed.seconds)
+
+
+def _name_now(agent: Status) -> str:
+    """What the agent's interface is called: it may have been renamed since the start."""
+    if is_elsewhere(agent):
+        return agent.device
+    try:
+        return socket.if_indextoname(agent.index)
+    except OSError:
+        return agent.device
 
 
 async def examine(question: Question) -> tuple[Finding, ...]:

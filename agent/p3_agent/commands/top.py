@@ -94,12 +94,12 @@ def _read(path: str | None) -> tuple[Reading, list[str]]:
     held = holders(item.inode for item in leaving(there))
     reading = Reading(time.monotonic(), status, there, held.by_inode)
     notes = [] if held.complete else [_NOT_ROOT]
-    if _is_elsewhere(status):
+    if is_elsewhere(status):
         notes.append(_ELSEWHERE)
     return reading, notes
 
 
-def _is_elsewhere(status: Status) -> bool:
+def is_elsewhere(status: Status) -> bool:
     """Whether the agent's network namespace is another one; by the interface if we may not look."""
     try:
         theirs = Path(f"/proc/{status.pid}/ns/net").stat().st_ino
