@@ -23,6 +23,7 @@ from p3_shaper.rates import parse_rate
 OWNER = """
 import os, signal, sys
 from p3_shaper.cluster import Cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with Cluster(2, prefix=sys.argv[1]) as cluster:
     cluster.nodes[1].popen(["sleep", "1000"])
     {first}
