@@ -48,7 +48,9 @@ def parse(arguments: list[str]) -> Options:
     parser.add_argument("--json", type=Path, help="a file for the numbers (OUT/demo.json)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ITERATIONS} iterations")
     chosen = parser.parse_args(arguments)
-    iterations = chosen.iterations or (QUICK_ITERATIONS if chosen.quick else ITERATIONS)
+    iterations = chosen.iterations
+    if iterations is None:
+        iterations = QUICK_ITERATIONS if chosen.quick else ITERATIONS
     if chosen.nodes < _LEAST_NODES:
         parser.error(f"--nodes {chosen.nodes}: there is no communication below {_LEAST_NODES}")
     if iterations < _LEAST_ITERATIONS:
@@ -58,7 +60,16 @@ def parse(arguments: list[str]) -> Options:
     except (RateError, SizeError) as error:
         parser.error(str(error))
     setting = Setting(chosen.nodes, rate, port_buffer, chosen.model)
-    return Options(setting, iterations, chosen.out, chosen.json or chosen.out / "demo.json")
+    numbers = chosen.json or chosen.out / "demo.json"
+    if numbers.is_dir():
+        parser.error(f"--json {numbers}: a directory; name a file")
+    try:
+        # Now, and not after minutes of training.
+        for directory in (chosen.out, numbers.parent):
+            directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}; choose another --out or --json")
+    return Options(setting, iterations, chosen.out, numbers)
 
 
 def train_all(options: Options) -> dict[str, Outcome]:
@@ -98,7 +109,6 @@ def _train(options: Options, cluster: Cluster, system: System, data: Path) -> Ou
 
 def write(options: Options, numbers: Numbers, outcomes: dict[str, Outcome]) -> None:
     """The numbers as JSON and the picture as PNG."""
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_bytes(msgspec.json.format(msgspec.json.encode(numbers), indent=1) + b"\n")
     titled = {system.title: outcomes[system.key] for system in DEMO}
     title = (
@@ -113,7 +123,6 @@ def write(options: Options, numbers: Numbers, outcomes: dict[str, Outcome]) -> N
 def main() -> int:
     """The command; 0 when every system trained and all computed the same, else 1."""
     options = parse(sys.argv[1:])
-    options.out.mkdir(parents=True, exist_ok=True)
     setting = options.setting
     print(
         f"{setting.nodes} nodes, {setting.rate} links, "

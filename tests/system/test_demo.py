@@ -125,6 +125,9 @@ def test_ended_by_the_user_it_leaves_nothing(
     ("arguments", "words"),
     [
         (("--rate", "200"), "has no unit"),
+        (("--iterations", "0"), "choose 2 or more"),
+        (("--out", __file__), "File exists"),
+        (("--json", "/"), "a directory; name a file"),
         (("--port-buffer", "much"), "much"),
         (("--nodes", "1"), "--nodes 1: "),
         (("--iterations", "1"), "--iterations 1: "),
