@@ -104,7 +104,7 @@ class Exchange:
             name = self._plan.parameters[parameter].name
             raise P3Error(
                 f"backward gave {name} a gradient twice without optimizer.step() between; "
-                "accumulate under p3.pytorch.no_sync(model), the last backward outside it"
+                "accumulate under p3.pytorch.no_sync(optimizer), the last backward outside it"
             )
         # First, or the slices would get the band of the previous layer's position.
         self.engine.advance(

@@ -70,7 +70,7 @@ class ParameterServer:
         self._loop.call(partial(self._submit, index, iteration))
 
     def advance(self, position: int) -> None:
-        """What waits here and has become more urgent moves to a more urgent band."""
+        """What waits here and is due by now moves to the most urgent band."""
         self._loop.call(partial(self._transport.advance, position))
 
     def statistics(self) -> EngineStatistics:

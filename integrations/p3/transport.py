@@ -112,7 +112,7 @@ class Transport:
         self._outgoing[peer][self._schedule.band(due, self.position)].push(message)
 
     def advance(self, position: int) -> None:
-        """What waits may have become more urgent; the heads are the first to."""
+        """What waits may be due by now; the heads are the first to be."""
         self.position = position
         for channels in self._outgoing.values():
             for channel in channels:
