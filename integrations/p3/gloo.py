@@ -70,7 +70,7 @@ def open_gloo(device: Device, prefix: str, rank: int, size: int, timeout_s: floa
     # script would end it while the last iteration's slices are still owed to other ranks.
     bindings = cast(Any, dist.ProcessGroupGloo)
     options = bindings._Options()
-    options._threads = int(os.environ.get("THR", "4"))
+    options._threads = THREADS_PER_GROUP
     options._timeout = timedelta(seconds=timeout_s)
     options._devices = [device.handle]
     store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())

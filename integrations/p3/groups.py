@@ -1,9 +1,9 @@
 """The engine `groups`: one Gloo process group a band moves the bytes; P3 orders and marks them.
 
 Gloo's ring all-reduce has one sender a receiver, so shallow switch ports do not notice it (small
-slices go directly, see `sums`). Every
-rank must issue a group's collectives in one order: the one in which a link would send them that
-always takes the most urgent slice there is. A slice handed over early waits for its turn.
+slices go directly, see `sums`). Every rank must issue a group's collectives in one order: the one
+in which a link would send them that always takes the most urgent slice there is. A slice handed
+over early waits for its turn.
 """
 
 from __future__ import annotations
