@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from experiments import launch
+from experiments import launch, numbers_file
 from experiments.emulated_report import Collected, text
 from experiments.outcome import Outcome
 from experiments.progress import Progress
@@ -54,7 +52,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--iterations", type=int, default=ITERATIONS, help="in each round")
     parser.add_argument("--slice-numel", type=int, help="P3's (the engine's own)")
-    parser.add_argument("--json", type=Path, help="a file for every number")
+    numbers_file.add_option(parser)
     parser.add_argument("--logs", type=Path, default=Path("out/bench_emulated"))
     chosen = parser.parse_args(arguments)
     for option in ("nodes", "rounds", "iterations"):
@@ -65,6 +63,7 @@ def parse(arguments: Sequence[str]) -> Options:
         settings = tuple(map(parse_setting, chosen.settings))
     except (RateError, ValueError) as error:
         parser.error(str(error))
+    numbers_file.prepare(parser, chosen.json)
     return Options(
         settings=settings,
         systems=tuple(system for system in EMULATED if system.key in chosen.systems),
@@ -122,10 +121,7 @@ def main() -> int:
     failure = measure_all(options, collected)
     summaries = [found.summary() for found in collected if found.outcomes]
     print(text(summaries))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(summaries), indent=1))
-        print(f"\nwrote {options.json}")
+    numbers_file.write(options.json, summaries)
     if failure is not None:
         print(f"bench_emulated: {failure}", file=sys.stderr)
         return 1

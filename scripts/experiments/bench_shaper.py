@@ -16,6 +16,7 @@ from statistics import median
 
 import msgspec
 
+from experiments import numbers_file
 from experiments.shaper_flows import Shares, alone, beside_a_lower_band, unshaped
 from p3_shaper.cluster import ClusterError
 from p3_shaper.errors import TcError
@@ -58,7 +59,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--rates", nargs="+", default=RATES, help="like 100mbit 10gbit")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
-    parser.add_argument("--json", type=Path, help="a file for every number")
+    numbers_file.add_option(parser)
     chosen = parser.parse_args(arguments)
     if chosen.rounds < 1:
         parser.error(f"--rounds {chosen.rounds}: choose 1 or more")
@@ -68,6 +69,7 @@ def parse(arguments: Sequence[str]) -> Options:
         rates = tuple(parse_rate(text) for text in chosen.rates)
     except RateError as error:
         parser.error(str(error))
+    numbers_file.prepare(parser, chosen.json)
     return Options(rates, chosen.rounds, chosen.seconds, chosen.json)
 
 
@@ -126,10 +128,7 @@ def main() -> int:
         print("bench_shaper: interrupted; everything it made is removed", file=sys.stderr)
         return 130
     print(text(rows))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1))
-        print(f"\nwrote {options.json}")
+    numbers_file.write(options.json, rows)
     return 0
 
 

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from experiments import launch
+from experiments import launch, numbers_file
 from experiments.messages import Event, Measured
 from experiments.transports import NAMES, TITLES, summary, text
 from p3_shaper.cluster import Cluster, ClusterError
@@ -40,12 +38,13 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="to sum in each round")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--transports", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--json", type=Path, help="a file for every number")
+    numbers_file.add_option(parser)
     parser.add_argument("--logs", type=Path, default=Path("out/bench_transport"))
     chosen = parser.parse_args(arguments)
     for option in ("megabytes", "rounds"):
         if getattr(chosen, option) < 1:
             parser.error(f"--{option} {getattr(chosen, option)}: choose 1 or more")
+    numbers_file.prepare(parser, chosen.json)
     return Options(
         chosen.megabytes, chosen.rounds, tuple(chosen.transports), chosen.json, chosen.logs
     )
@@ -84,10 +83,7 @@ def main() -> int:
         print("bench_transport: interrupted; everything it made is removed", file=sys.stderr)
         return 130
     print(text(found))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
-        print(f"\nwrote {options.json}")
+    numbers_file.write(options.json, found)
     return 0
 
 

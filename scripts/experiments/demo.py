@@ -8,9 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from experiments import dataset, launch
+from experiments import dataset, launch, numbers_file
 from experiments.comparison import Numbers, Setting, compare, text
 from experiments.figure import draw
 from experiments.outcome import Outcome
@@ -45,7 +43,7 @@ def parse(arguments: list[str]) -> Options:
     parser.add_argument("--iterations", type=int, help=f"a system ({ITERATIONS})")
     parser.add_argument("--port-buffer", default="256KB", help="of each switch port (256KB)")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="a directory (out/demo)")
-    parser.add_argument("--json", type=Path, help="a file for the numbers (OUT/demo.json)")
+    numbers_file.add_option(parser, "OUT/demo.json")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ITERATIONS} iterations")
     chosen = parser.parse_args(arguments)
     iterations = chosen.iterations
@@ -60,15 +58,12 @@ def parse(arguments: list[str]) -> Options:
     except (RateError, SizeError) as error:
         parser.error(str(error))
     setting = Setting(chosen.nodes, rate, port_buffer, chosen.model)
-    numbers = chosen.json or chosen.out / "demo.json"
-    if numbers.is_dir():
-        parser.error(f"--json {numbers}: a directory; name a file")
     try:
-        # Now, and not after minutes of training.
-        for directory in (chosen.out, numbers.parent):
-            directory.mkdir(parents=True, exist_ok=True)
+        chosen.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"{error.filename}: {error.strerror}; choose another --out or --json")
+        parser.error(f"--out {error.filename}: {error.strerror}; choose another")
+    numbers = chosen.json or chosen.out / "demo.json"
+    numbers_file.prepare(parser, numbers)
     return Options(setting, iterations, chosen.out, numbers)
 
 
@@ -109,7 +104,7 @@ def _train(options: Options, cluster: Cluster, system: System, data: Path) -> Ou
 
 def write(options: Options, numbers: Numbers, outcomes: dict[str, Outcome]) -> None:
     """The numbers as JSON and the picture as PNG."""
-    options.json.write_bytes(msgspec.json.format(msgspec.json.encode(numbers), indent=1) + b"\n")
+    numbers_file.write(options.json, numbers)
     titled = {system.title: outcomes[system.key] for system in DEMO}
     title = (
         f"{numbers.parameters / 1e6:.2f} M parameters, {numbers.nodes} nodes, "
@@ -117,7 +112,7 @@ def write(options: Options, numbers: Numbers, outcomes: dict[str, Outcome]) -> N
     )
     picture = options.out / "demo.png"
     draw(titled, numbers.bound_s, title, picture)
-    print(f"\nwrote {options.json} and {picture}")
+    print(f"wrote {picture}")
 
 
 def main() -> int:
