@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,37 +17,31 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from p3.agreement import agree_on_bands, agree_on_order, check_same, next_job_name
-from p3.engine import Engine, Job
+from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Agreed, Exchange
 from p3.forward_order import ForwardWatch
-from p3.groups import GlooGroups
 from p3.payloads import Payloads
-from p3.ps import ParameterServer
 from p3.schedule import make_schedule
-from p3.slicing import DEFAULT_SLICE_NUMEL, Parameter, make_plan
+from p3.slicing import Parameter, make_plan
 from p3.updater import Updater
 from p3_shaper.bands import BandTable
 
 Register = Callable[[Callable[..., None]], RemovableHandle]
-EngineName = Literal["groups", "ps"]
-SLICE_NUMEL: dict[EngineName, int] = {"groups": 400_000, "ps": DEFAULT_SLICE_NUMEL}
-"""Gloo costs 12 messages a slice and rank, each with its wake-ups, so that its slices are larger;
-the kernel preempts both kinds by the packet all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the user chose in `distribute`."""
 
-    engine: EngineName
+    engine: EngineKind
+    engine_options: EngineOptions
     slice_numel: int | None
-    port_buffer: int
     bands: BandTable | None
 
     @property
     def agreed_slice_numel(self) -> int:
         """The user's slice size, else the engine's."""
-        return SLICE_NUMEL[self.engine] if self.slice_numel is None else self.slice_numel
+        return self.engine.slice_numel if self.slice_numel is None else self.slice_numel
 
 
 class ModuleHooks:
@@ -130,19 +124,15 @@ class ModuleHooks:
             dist.get_world_size(),
             self._options.agreed_slice_numel,
         )
-        check_same("slice plan", plan.digest() + self._options.engine.encode())
+        check_same("slice plan", plan.digest() + self._options.engine.name.encode())
         table = agree_on_bands(self._options.bands)
         payloads = Payloads(plan, {str(p.dtype): p.dtype for p in self._parameters})
         updater = Updater(self._optimizer, self._parameters, payloads.gradients)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
-        self.exchange = Exchange(agreed, payloads, updater, self._open_engine)
+        chosen, options = self._options.engine, self._options.engine_options
+        self.exchange = Exchange(agreed, payloads, updater, lambda job: chosen.open(job, options))
         return self.exchange
-
-    def _open_engine(self, job: Job) -> Engine:
-        if self._options.engine == "ps":
-            return ParameterServer(job, port_buffer=self._options.port_buffer)
-        return GlooGroups(job)
 
 
 # torch leaves these three registrations untyped: that ends here.

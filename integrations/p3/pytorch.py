@@ -17,7 +17,8 @@ from torch.optim import LBFGS, Optimizer
 
 from p3.agreement import NoAgentWarning, check_same
 from p3.engine import Engine, P3Error
-from p3.module_hooks import SLICE_NUMEL, EngineName, ModuleHooks, Options
+from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
+from p3.module_hooks import ModuleHooks, Options
 from p3.ps import PORT_BUFFER
 from p3_shaper.bands import BandTable
 
@@ -28,7 +29,7 @@ def distribute(
     model: nn.Module,
     optimizer: Optimizer,
     *,
-    engine: EngineName = "groups",
+    engine: EngineName | EngineKind = "auto",
     slice_numel: int | None = None,
     port_buffer: int = PORT_BUFFER,
     bands: BandTable | None = None,
@@ -38,7 +39,8 @@ def distribute(
     Call on every rank, after torch.distributed.init_process_group. Rank 0's parameters and
     buffers are sent to all. Returns the same model, with hooks, and an optimizer to use in the
     given one's place: its step() returns at once and each module's forward waits for its own
-    parameters. `engine` moves the slices: "groups" (Gloo) or "ps" (P3's parameter server).
+    parameters. `engine` moves the slices: "groups" (Gloo), "ps" (P3's parameter server), "auto"
+    (see `engines.choose_engine`), or one of your own.
     `slice_numel` is the most elements in a slice (the engine's own default: 400,000 for "groups",
     50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
     "ps" to stay below. `bands` overrides the agent's band table.
@@ -47,13 +49,12 @@ def distribute(
     this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
     is not the model's, or the optimizer needs a closure (LBFGS).
     """
-    if engine not in SLICE_NUMEL:
-        raise P3Error(f"engine {engine!r} is unknown: choose one of {', '.join(SLICE_NUMEL)}")
     if not dist.is_initialized():
         raise P3Error(
             "torch.distributed is not initialised: call "
             'torch.distributed.init_process_group("gloo") first, under torchrun'
         )
+    kind = choose_engine(engine, dist.get_world_size())
     if isinstance(optimizer, LBFGS):
         raise P3Error(
             "LBFGS evaluates a closure on all parameters together and cannot be "
@@ -64,7 +65,7 @@ def distribute(
     check_same("model", repr((shapes, names, type(optimizer))).encode())
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
-    options = Options(engine, slice_numel, port_buffer, bands)
+    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands)
     return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
 
 

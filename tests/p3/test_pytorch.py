@@ -18,6 +18,12 @@ def test_equals_single_process_on_the_joint_batch(
     assert len({result["digest"] for result in results}) == 1
 
 
+def test_an_engine_that_p3_does_not_know_trains_too(ranks: Ranks) -> None:
+    for result in ranks.run("third_engine"):
+        assert result["engine"] == "PlainAllReduce"
+        assert result["distance"] < TOLERANCE
+
+
 @pytest.mark.parametrize("engine", ["groups", "ps"])
 def test_twice_the_same_run_is_bit_for_bit_the_same(ranks: Ranks, engine: str) -> None:
     digests = {digest for result in ranks.run("repeated", engine) for digest in result["digests"]}

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from support.scenarios import OPTIMIZERS, batches, distribute, network, train
 
 from p3.engine import P3Error
-from p3.module_hooks import EngineName
+from p3.engines import EngineName
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support.third_engine import PLAIN
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -20,8 +21,8 @@ from torch.optim.lr_scheduler import StepLR
 
 import p3
 from p3.engine import P3Error
+from p3.engines import EngineKind, EngineName
 from p3.gloo import Device, open_gloo
-from p3.module_hooks import EngineName
 from p3.pytorch import Distributed
 from p3.sums import DirectSum, RingSum
 from p3_shaper.bands import default_table
@@ -102,7 +103,10 @@ def joint(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
 
 
 def distribute(
-    model: nn.Module, optimizer: Optimizer, engine: EngineName = "groups", slice_numel: int = 1000
+    model: nn.Module,
+    optimizer: Optimizer,
+    engine: EngineName | EngineKind = "groups",
+    slice_numel: int = 1000,
 ) -> tuple[nn.Module, Distributed]:
     return p3.pytorch.distribute(
         model, optimizer, engine=engine, slice_numel=slice_numel, bands=default_table()
@@ -133,7 +137,9 @@ def digest(model: nn.Module) -> str:
     return total.hexdigest()
 
 
-def equals_single_process(optimizer: str, engine: EngineName) -> dict[str, Any]:
+def equals_single_process(
+    optimizer: str, engine: EngineName | EngineKind = "auto"
+) -> dict[str, Any]:
     alone = network()
     train(alone, OPTIMIZERS[optimizer](alone), joint())
     model = network()
@@ -144,9 +150,17 @@ def equals_single_process(optimizer: str, engine: EngineName) -> dict[str, Any]:
     model, distributed = distribute(model, OPTIMIZERS[optimizer](model), engine)
     train(model, distributed, batches(dist.get_rank()))
     distributed.synchronize()
-    result = {"distance": distance(model, alone), "digest": digest(model)}
+    result = {
+        "distance": distance(model, alone),
+        "digest": digest(model),
+        "engine": type(distributed.engine).__name__,
+    }
     distributed.close()
     return result
+
+
+def third_engine() -> dict[str, Any]:
+    return equals_single_process("sgd", PLAIN)
 
 
 def repeated(engine: EngineName) -> dict[str, Any]:
@@ -369,6 +383,7 @@ SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
     for function in (
         equals_single_process,
+        third_engine,
         repeated,
         tied_weights,
         unused_parameters,

@@ -1,0 +1,97 @@
+"""The engines that there are, and which of them `engine="auto"` takes.
+
+A shim knows engines through `EngineKind` alone; `distribute(engine=...)` takes one that is not
+listed here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from p3.engine import Engine, EngineStatistics, Job, P3Error
+from p3.groups import GlooGroups
+from p3.ps import PORT_BUFFER, ParameterServer
+from p3.slicing import DEFAULT_SLICE_NUMEL
+
+EngineName = Literal["auto", "groups", "ps"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the user chose that some engine cares for; the others do not look at it.
+
+    `port_buffer`: the bytes that the switch port in front of a node holds.
+    """
+
+    port_buffer: int = PORT_BUFFER
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """One way to move slices.
+
+    `open` is called on every rank together, with torch.distributed initialised, and may raise
+    P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise.
+    """
+
+    name: str
+    slice_numel: int
+    open: Callable[[Job, EngineOptions], Engine]
+
+
+class Alone:
+    """Engine for a world of one rank: a payload is its own sum. No thread, no socket."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._done = 0
+        self._closed = False
+
+    def submit(self, index: int, iteration: int) -> None:  # noqa: ARG002
+        """Slice `index` is done at once."""
+        if not self._closed:
+            self._done += 1
+            self._job.on_done(index)
+
+    def advance(self, position: int) -> None:
+        """Nothing waits here."""
+
+    def statistics(self) -> EngineStatistics:
+        """Nothing is ever sent."""
+        return EngineStatistics(0, self._done)
+
+    def close(self) -> None:
+        """Nothing is held."""
+        self._closed = True
+
+
+ALONE = EngineKind("alone", 400_000, lambda job, _: Alone(job))
+GROUPS = EngineKind("groups", 400_000, lambda job, _: GlooGroups(job))
+"""Gloo costs 12 messages a slice and rank, each with its wake-ups, so that its slices are larger;
+the kernel preempts both kinds by the packet all the same."""
+PS = EngineKind(
+    "ps",
+    DEFAULT_SLICE_NUMEL,
+    lambda job, options: ParameterServer(job, port_buffer=options.port_buffer),
+)
+ENGINES: Mapping[str, EngineKind] = {kind.name: kind for kind in (GROUPS, PS)}
+
+
+def choose_engine(wanted: str | EngineKind, world_size: int) -> EngineKind:
+    """The engine that the user means; the same on every rank that gives the same arguments.
+
+    "auto" is no engine at all for one rank, else "groups": Gloo's rings have one sender a
+    receiver, which Ethernet's shallow switch ports need. P3Error for an unknown name.
+    """
+    if isinstance(wanted, EngineKind):
+        return wanted
+    if wanted == "auto":
+        return ALONE if world_size == 1 else GROUPS
+    if wanted not in ENGINES:
+        raise P3Error(
+            f"engine {wanted!r} is unknown: choose one of auto, {', '.join(ENGINES)}, or give an "
+            "EngineKind"
+        )
+    return ENGINES[wanted]
