@@ -41,10 +41,12 @@ class Buffer:
 
 @dataclass(slots=True)
 class Sum:
-    """A slice's sum on its way; `view` is valid until all `readers` have released it."""
+    """A slice's sum on its way; `tensor` and `view`, which are one memory, are valid until all
+    `readers` have released it."""
 
     index: int
     iteration: int
+    tensor: torch.Tensor
     view: memoryview
     buffer: Buffer
     readers: int
@@ -65,12 +67,13 @@ class _Pending:
 class Aggregator:
     """The slices that rank `rank` serves. One thread.
 
-    `payloads[i]` is slice i's own contribution, and holds the sum when it is complete.
+    `payloads[i]` is a worker's own contribution to slice i; a server that does not work only
+    tells by them what the slices are, and they may be on the meta device.
     """
 
     def __init__(self, plan: SlicePlan, rank: int, payloads: Sequence[torch.Tensor]) -> None:
         self._rank = rank
-        self._world_size = plan.world_size
+        self._workers = plan.world_size
         self._payloads = payloads
         self._pending = {piece.index: _Pending() for piece in plan.slices if piece.server == rank}
         sizes = (plan.slices[index].payload_bytes for index in self._pending)
@@ -100,6 +103,13 @@ class Aggregator:
         pending.here[self._rank] = None
         return self._add_prefix(index, pending)
 
+    def keep(self, total: Sum) -> None:
+        """Leave a sum in this rank's own payload: it is one of the readers."""
+        payload = self._payloads[total.index]
+        for part, result in _parts(payload, total.tensor):
+            part.copy_(result)
+        self.release(total)
+
     def release(self, total: Sum) -> None:
         """One reader of `total` is done with it."""
         total.readers -= 1
@@ -107,7 +117,7 @@ class Aggregator:
             self._free.append(total.buffer)
 
     def waits_for(self, rank: int) -> int | None:
-        """A slice that others have contributed to and `rank` has not, if there is one."""
+        """A slice that others have contributed to and worker `rank` has not, if there is one."""
         for index, pending in self._pending.items():
             if pending.iteration >= 0 and not self._has(pending, rank):
                 return index
@@ -118,6 +128,8 @@ class Aggregator:
         pending = self._pending.get(index)
         if pending is None:
             raise ContributionError(f"rank {self._rank} does not serve slice {index}")
+        if rank >= self._workers:
+            raise ContributionError(f"rank {rank} contributes to slice {index} and is no worker")
         current = pending.iteration if pending.iteration >= 0 else iteration
         if iteration != current or iteration <= pending.last:
             raise ContributionError(
@@ -139,20 +151,13 @@ class Aggregator:
         while pending.following in pending.here:
             self._add(index, pending, pending.here.pop(pending.following))
             pending.following += 1
-        if pending.following < self._world_size:
+        if pending.following < self._workers:
             return None
         buffer = pending.total
         assert buffer is not None
-        payload = self._payloads[index]
-        for part, result in _parts(payload, buffer.tensor(payload)):
-            part.copy_(result)
-        total = Sum(
-            index, pending.iteration, buffer.view(self._nbytes(index)), buffer, self._world_size - 1
-        )
-        if total.readers == 0:
-            self._free.append(buffer)
+        tensor, view = buffer.tensor(self._payloads[index]), buffer.view(self._nbytes(index))
         self._pending[index] = _Pending(last=pending.iteration)
-        return total
+        return Sum(index, pending.iteration, tensor, view, buffer, self._workers)
 
     def _add(self, index: int, pending: _Pending, buffer: Buffer | None) -> None:
         """Add the next rank's contribution: `buffer`, or this rank's own payload."""

@@ -6,13 +6,14 @@ listed here as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from p3.engine import Engine, EngineStatistics, Job, P3Error
 from p3.groups import GlooGroups
-from p3.ps import PORT_BUFFER, ParameterServer
+from p3.ps import PORT_BUFFER
+from p3.servers import open_parameter_server
 from p3.slicing import DEFAULT_SLICE_NUMEL
 
 EngineName = Literal["auto", "groups", "ps"]
@@ -33,12 +34,14 @@ class EngineKind:
     """One way to move slices.
 
     `open` is called on every rank together, with torch.distributed initialised, and may raise
-    P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise.
+    P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise. `serves`
+    says that it sums slices at servers, which the user may choose.
     """
 
     name: str
     slice_numel: int
     open: Callable[[Job, EngineOptions], Engine]
+    serves: bool = False
 
 
 class Alone:
@@ -74,24 +77,35 @@ the kernel preempts both kinds by the packet all the same."""
 PS = EngineKind(
     "ps",
     DEFAULT_SLICE_NUMEL,
-    lambda job, options: ParameterServer(job, port_buffer=options.port_buffer),
+    lambda job, options: open_parameter_server(job, port_buffer=options.port_buffer),
+    serves=True,
 )
 ENGINES: Mapping[str, EngineKind] = {kind.name: kind for kind in (GROUPS, PS)}
 
 
-def choose_engine(wanted: str | EngineKind, world_size: int) -> EngineKind:
+def choose_engine(
+    wanted: str | EngineKind, world_size: int, servers: Sequence[int] = ()
+) -> EngineKind:
     """The engine that the user means; the same on every rank that gives the same arguments.
 
-    "auto" is no engine at all for one rank, else "groups": Gloo's rings have one sender a
-    receiver, which Ethernet's shallow switch ports need. P3Error for an unknown name.
+    "auto" is "ps" where `servers` are named; no engine at all for one rank; else "groups": Gloo's
+    rings have one sender a receiver, which Ethernet's shallow switch ports need. P3Error for an
+    unknown name, or one without servers where `servers` are named.
     """
-    if isinstance(wanted, EngineKind):
-        return wanted
-    if wanted == "auto":
+    kind = wanted if isinstance(wanted, EngineKind) else _by_name(wanted, world_size, servers)
+    if servers and not kind.serves:
+        raise P3Error(f'engine {kind.name!r} has no servers: leave servers= out, or use "ps"')
+    return kind
+
+
+def _by_name(name: str, world_size: int, servers: Sequence[int]) -> EngineKind:
+    if name == "auto":
+        if servers:
+            return PS
         return ALONE if world_size == 1 else GROUPS
-    if wanted not in ENGINES:
+    if name not in ENGINES:
         raise P3Error(
-            f"engine {wanted!r} is unknown: choose one of auto, {', '.join(ENGINES)}, or give an "
+            f"engine {name!r} is unknown: choose one of auto, {', '.join(ENGINES)}, or give an "
             "EngineKind"
         )
-    return ENGINES[wanted]
+    return ENGINES[name]

@@ -37,6 +37,7 @@ class Options:
     engine_options: EngineOptions
     slice_numel: int | None
     bands: BandTable | None
+    servers: tuple[int, ...]
 
     @property
     def agreed_slice_numel(self) -> int:
@@ -123,6 +124,7 @@ class ModuleHooks:
             ],
             dist.get_world_size(),
             self._options.agreed_slice_numel,
+            self._options.servers,
         )
         check_same("slice plan", plan.digest() + self._options.engine.name.encode())
         table = agree_on_bands(self._options.bands)

@@ -1,13 +1,15 @@
-"""The engine `ps`: P3's own parameter server. Every rank is a worker and a server.
+"""The engine `ps`: P3's own parameter server.
 
 A worker pushes each slice to the slice's server; the server adds the contributions in rank order
 and sends the sum to all workers at once. There is no notify and no pull (paper section 4.2).
+A rank is a worker, a server, or both, which is the rule (see `SlicePlan`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -33,8 +35,9 @@ class ParameterServer:
 
     `host` and `port` say where to listen (the address on the route to the other ranks, any free
     port); band b of a rank listens at `port` + b. `port_buffer` is what a switch port holds for
-    this node, in bytes: no more is let under way to it (0: no limit). Raises PlanMismatchError,
-    PeerLostError or P3Error when the ranks do not find together.
+    this node, in bytes: no more is let under way to it (0: no limit). `ended` is set when nothing
+    runs any more, as it is at a server that does not work once all workers have closed. Raises
+    PlanMismatchError, PeerLostError or P3Error when the ranks do not find together.
     """
 
     def __init__(
@@ -49,18 +52,22 @@ class ParameterServer:
     ) -> None:
         self._job = job
         self._slices = job.plan.slices
-        self._views = [payload.view(torch.uint8).numpy().data for payload in job.payloads]
+        self._works = job.rank < job.plan.world_size
+        self._views = [
+            payload.view(torch.uint8).numpy().data for payload in job.payloads if self._works
+        ]
         self._aggregator = Aggregator(job.plan, job.rank, job.payloads)
         self._outstanding: dict[int, int] = {}
         self._gone: set[int] = set()
         self._done = 0
+        self.ended = threading.Event()
         bands = job.table.bands[: job.schedule.bands]
         here = host or rendezvous.choose_host(exchange)
         listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
         identity = _identity(job, endpoints[0].token)
         links = mesh.join(identity, endpoints, listeners, bands, timeout=connect_timeout)
         hosts = [endpoint.host for endpoint in endpoints]
-        windows = receive_windows(port_buffer, hosts, job.rank)
+        windows = receive_windows(port_buffer, hosts, job.rank, job.plan.sends)
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
         self._transport = Transport(links, job.schedule, self._loop, self, windows=windows)
         self._loop.start()
@@ -111,9 +118,11 @@ class ParameterServer:
             return
         due = self._job.schedule.due(total.iteration, layer)
         release = partial(self._aggregator.release, total)
-        for peer in self._transport.peers:
+        for worker in range(self._job.plan.world_size):
+            if worker == self._job.rank:
+                continue
             self._transport.send(
-                peer,
+                worker,
                 kind=FrameType.SUM,
                 index=total.index,
                 iteration=total.iteration,
@@ -121,7 +130,9 @@ class ParameterServer:
                 view=total.view,
                 on_sent=release,
             )
-        self._finish(total.index)
+        if self._works:
+            self._aggregator.keep(total)
+            self._finish(total.index)
 
     def _finish(self, index: int) -> None:
         if self._transport.failure is None:
@@ -129,8 +140,10 @@ class ParameterServer:
             self._job.on_done(index)
 
     def _check_gone(self) -> None:
-        """Whether a slice waits for a rank that will not contribute any more."""
+        """Whether a slice waits for a worker that will not contribute any more."""
         for peer in self._gone:
+            if peer >= self._job.plan.world_size:
+                continue
             index = self._aggregator.waits_for(peer)
             if index is not None:
                 self._owed(peer, index)
@@ -141,6 +154,7 @@ class ParameterServer:
 
     def _ended(self, crashed: bool) -> None:
         self._transport.close()
+        self.ended.set()
         if crashed:
             self._job.on_error(P3Error(f"rank {self._job.rank}: a defect in p3 ended the engine"))
 
@@ -179,25 +193,29 @@ class ParameterServer:
                 self._owed(peer, index)
                 return
         self._check_gone()
+        if not self._works and self._gone.issuperset(range(self._job.plan.world_size)):
+            self._transport.conclude(CLOSE_S)
 
     def failed(self, error: P3Error) -> None:
         """See `transport.User`."""
         self._job.on_error(error)
 
 
-def receive_windows(port_buffer: int, hosts: Sequence[str], rank: int) -> dict[int, int]:
+def receive_windows(
+    port_buffer: int, hosts: Sequence[str], rank: int, sends: Callable[[int, int], bool]
+) -> dict[int, int]:
     """What each peer of `rank` on another host may have under way to it a connection, in bytes.
 
-    Whatever comes from other hosts then fits the node's switch port: `port_buffer` shared by all
-    ranks here, the peers there, and two bands each, one that takes over while another drains.
-    0 stands for no limit.
+    Whatever comes from other hosts then fits the node's switch port: `port_buffer` is shared by
+    all pairs of a rank there that `sends` to one here, and two bands each, one that takes over
+    while another drains. 0 stands for no limit.
     """
-    here = hosts.count(hosts[rank])
-    connections = here * (len(hosts) - here) * BANDS_UNDER_WAY
+    here = [member for member, host in enumerate(hosts) if host == hosts[rank]]
+    there = [member for member, host in enumerate(hosts) if host != hosts[rank]]
+    connections = BANDS_UNDER_WAY * sum(sends(one, to) for one in there for to in here)
     if port_buffer == 0 or connections == 0:
         return {}
-    window = port_buffer // connections
-    return {peer: window for peer, host in enumerate(hosts) if host != hosts[rank]}
+    return dict.fromkeys(there, port_buffer // connections)
 
 
 def _identity(job: Job, token: bytes) -> mesh.Identity:
@@ -211,6 +229,6 @@ def _identity(job: Job, token: bytes) -> mesh.Identity:
         slices=SliceTable(
             sizes=[piece.payload_bytes for piece in job.plan.slices],
             servers=[piece.server for piece in job.plan.slices],
-            world_size=job.plan.world_size,
+            world_size=job.plan.members,
         ),
     )

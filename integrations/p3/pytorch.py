@@ -7,7 +7,7 @@ for x, y in loader:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,9 +20,18 @@ from p3.engine import Engine, P3Error
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
 from p3.module_hooks import ModuleHooks, Options
 from p3.ps import PORT_BUFFER
+from p3.servers import check_servers, serve
 from p3_shaper.bands import BandTable
 
-__all__ = ["Distributed", "NoAgentWarning", "P3Error", "distribute", "no_sync", "synchronize"]
+__all__ = [
+    "Distributed",
+    "NoAgentWarning",
+    "P3Error",
+    "distribute",
+    "no_sync",
+    "serve",
+    "synchronize",
+]
 
 
 def distribute(
@@ -33,6 +42,7 @@ def distribute(
     slice_numel: int | None = None,
     port_buffer: int = PORT_BUFFER,
     bands: BandTable | None = None,
+    servers: Sequence[int] = (),
 ) -> tuple[nn.Module, Distributed]:
     """Train `model` data-parallel, its most urgent gradient slices first.
 
@@ -43,7 +53,9 @@ def distribute(
     (see `engines.choose_engine`), or one of your own.
     `slice_numel` is the most elements in a slice (the engine's own default: 400,000 for "groups",
     50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
-    "ps" to stay below. `bands` overrides the agent's band table.
+    "ps" to stay below. `bands` overrides the agent's band table. `servers` are the ranks that sum
+    slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
+    call `serve` (docs/engines.md).
 
     Gradients are averaged over ranks, as DistributedDataParallel does. A module's `.grad` stays
     this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
@@ -54,7 +66,9 @@ def distribute(
             "torch.distributed is not initialised: call "
             'torch.distributed.init_process_group("gloo") first, under torchrun'
         )
-    kind = choose_engine(engine, dist.get_world_size())
+    servers = tuple(servers)
+    check_servers(servers, dist.get_world_size())
+    kind = choose_engine(engine, dist.get_world_size(), servers)
     if isinstance(optimizer, LBFGS):
         raise P3Error(
             "LBFGS evaluates a closure on all parameters together and cannot be "
@@ -62,10 +76,10 @@ def distribute(
         )
     parameters, names = _trained(model, optimizer)
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
-    check_same("model", repr((shapes, names, type(optimizer))).encode())
+    check_same("model", repr((shapes, names, type(optimizer), servers)).encode())
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
-    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands)
+    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers)
     return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
 
 

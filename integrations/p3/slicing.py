@@ -88,11 +88,26 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """Every slice of a model, in forward order; the same on every rank, or nothing may be sent."""
+    """Every slice of a model, in forward order; the same on every rank, or nothing may be sent.
+
+    Ranks 0 … `world_size` - 1 are the workers. `servers` may be some of them, or ranks from
+    `world_size` on that only serve.
+    """
 
     parameters: tuple[Parameter, ...]
     slices: tuple[Slice, ...]
     world_size: int
+    servers: tuple[int, ...]
+
+    @property
+    def members(self) -> int:
+        """Workers, and servers that do not work."""
+        return max(self.world_size, 1 + max(self.servers, default=0))
+
+    def sends(self, member: int, other: int) -> bool:
+        """Whether payloads go from `member` to `other`: one works and the other serves."""
+        works, serves = member < self.world_size, member in self.servers
+        return (works and other in self.servers) or (serves and other < self.world_size)
 
     @property
     def layers(self) -> int:
@@ -116,24 +131,28 @@ class SlicePlan:
 
     def digest(self) -> bytes:
         """32 bytes that agree exactly when two plans agree (SHA-256)."""
-        text = "\n".join(map(repr, (self.world_size, *self.parameters, *self.slices)))
+        text = "\n".join(map(repr, (self.world_size, self.servers, *self.parameters, *self.slices)))
         return hashlib.sha256(text.encode()).digest()
 
 
 def make_plan(
-    parameters: Sequence[Parameter], world_size: int, slice_numel: int = DEFAULT_SLICE_NUMEL
+    parameters: Sequence[Parameter],
+    world_size: int,
+    slice_numel: int = DEFAULT_SLICE_NUMEL,
+    servers: Sequence[int] = (),
 ) -> SlicePlan:
     """Cut `parameters` into slices of at most `slice_numel` elements and place them on servers.
 
-    Parameters may come in any order; slices are in forward order. ValueError when `slice_numel`
-    or `world_size` is below 1.
+    Parameters may come in any order; slices are in forward order. Every worker serves unless
+    `servers` names who does. ValueError when `slice_numel` or `world_size` is below 1.
     """
     if slice_numel < 1:
         raise ValueError(f"slice_numel is {slice_numel}: a slice has at least 1 element")
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}: there is at least 1 rank")
-    cut = list(_cut(parameters, slice_numel))
-    return SlicePlan(tuple(parameters), tuple(_place(cut, world_size)), world_size)
+    serving = tuple(servers) or tuple(range(world_size))
+    placed = _place(_cut(parameters, slice_numel), serving)
+    return SlicePlan(tuple(parameters), tuple(placed), world_size, serving)
 
 
 def _cut(parameters: Sequence[Parameter], slice_numel: int) -> Iterator[Slice]:
@@ -186,10 +205,10 @@ def _room(numel: int, before: int, slice_numel: int) -> int:
     return max(shared - numel, min(slice_numel - numel, numel // TAIL_SHARE), 0)
 
 
-def _place(slices: Iterable[Slice], world_size: int) -> Iterator[Slice]:
+def _place(slices: Iterable[Slice], servers: Sequence[int]) -> Iterator[Slice]:
     """Each slice to the server with the fewest bytes so far: even over the model, in turn."""
-    load = [0] * world_size
+    load = dict.fromkeys(servers, 0)
     for piece in slices:
-        server = load.index(min(load))
+        server = min(load, key=load.__getitem__)
         load[server] += piece.payload_bytes
         yield replace(piece, server=server)

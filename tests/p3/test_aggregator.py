@@ -50,6 +50,7 @@ def add_in(
             aggregator.reserve(index, 0, other)[:] = part.view(torch.uint8).numpy().data
             total = aggregator.arrived(index, other)
     assert total is not None
+    aggregator.keep(total)
     return aggregator, payloads[index], total
 
 
@@ -91,6 +92,7 @@ def test_a_sum_stays_until_its_readers_have_let_go() -> None:
     aggregator.release(total)
     following = aggregator.add_own(0, 1)
     assert following is not None
+    aggregator.keep(following)
     assert torch.equal(payload, torch.full_like(payload, 3))
 
 
@@ -101,8 +103,30 @@ def test_alone_the_sum_is_the_contribution() -> None:
     for iteration in range(3):
         total = aggregator.add_own(0, iteration)
         assert total is not None
+        aggregator.keep(total)
         assert total.readers == 0
     assert torch.equal(payloads[0], torch.arange(float(payloads[0].numel())))
+
+
+@pytest.mark.parametrize("server", [0, 3])
+def test_a_server_that_does_not_work_adds_what_the_workers_send(server: int) -> None:
+    plan = make_plan([Parameter("p", NUMEL, "torch.float32", 4, 0)], 3, servers=[server])
+    payload = torch.empty(NUMEL + 1, device="meta" if server == 3 else "cpu")
+    aggregator = Aggregator(plan, server, [payload])
+    parts = [torch.full((NUMEL + 1,), 10.0**worker) for worker in range(3)]
+    total: Sum | None = None
+    for worker in (2, 1, 0):
+        if worker == server:
+            payload.copy_(parts[worker])
+            total = aggregator.add_own(0, 0)
+        else:
+            aggregator.reserve(0, 0, worker)[:] = parts[worker].view(torch.uint8).numpy().data
+            total = aggregator.arrived(0, worker)
+    assert total is not None
+    assert torch.equal(total.tensor, torch.full_like(total.tensor, 111.0))
+    assert total.readers == 3
+    with pytest.raises(ContributionError, match="rank 3 contributes to slice 0 and is no worker"):
+        aggregator.reserve(0, 1, 3)
 
 
 def test_contributions_that_cannot_be_right_are_refused() -> None:

@@ -54,7 +54,11 @@ class Rank:
 
     def __init__(self, rank: int, plan: SlicePlan, dtype: torch.dtype = torch.float32) -> None:
         self.outcomes: Queue[Outcome] = Queue()
-        self.payloads = [torch.zeros(piece.payload_numel, dtype=dtype) for piece in plan.slices]
+        self.works = rank < plan.world_size
+        self.payloads = [
+            torch.zeros(piece.payload_numel, dtype=dtype, device="cpu" if self.works else "meta")
+            for piece in plan.slices
+        ]
         self.job = Job(
             name="test",
             rank=rank,
@@ -83,9 +87,14 @@ class Rank:
         return outcome
 
 
-def plan_of(world: int = WORLD, numel: int = 60_000, dtype: str = "torch.float32") -> SlicePlan:
+def plan_of(
+    world: int = WORLD,
+    numel: int = 60_000,
+    dtype: str = "torch.float32",
+    servers: Sequence[int] = (),
+) -> SlicePlan:
     parameters = [Parameter(f"p{i}", numel + i, dtype, 4, i) for i in range(LAYERS)]
-    return make_plan(parameters, world)
+    return make_plan(parameters, world, servers=servers)
 
 
 def open_all(
@@ -167,6 +176,44 @@ def test_small_worlds(world: int) -> None:
         sums = fill(ranks, 0)
         at_once(ranks, 0)
         assert all(map(torch.equal, ranks[-1].payloads, sums))
+
+
+@pytest.mark.native_threads
+@pytest.mark.parametrize("servers", [(0,), (1, 2), (2, 3)])
+def test_ranks_that_only_work_and_ranks_that_only_serve(servers: tuple[int, ...]) -> None:
+    plan = plan_of(2, servers=servers)
+    assert {piece.server for piece in plan.slices} == set(servers)
+    members = [Rank(rank, plan) for rank in range(plan.members)]
+    workers = members[:2]
+    opened = open_all(members)
+    engines = [engine for engine in opened if isinstance(engine, ParameterServer)]
+    try:
+        assert len(engines) == len(members), opened
+        for iteration in range(3):
+            sums = fill(workers, iteration)
+            at_once(workers, iteration)
+            for rank in workers:
+                assert all(map(torch.equal, rank.payloads, sums))
+    finally:
+        # Servers end by themselves when all workers have, not before.
+        close_all(engines[:1])
+        if servers == (2, 3):
+            assert not any(engine.ended.is_set() for engine in engines[1:])
+        close_all(engines[1:2])
+        assert all(engine.ended.wait(WAIT_S) for engine in engines)
+    assert all(rank.outcomes.empty() for rank in members)
+
+
+def test_a_server_that_leaves_while_it_is_needed_is_lost() -> None:
+    members = [Rank(rank, plan_of(2, servers=(2, 3))) for rank in range(4)]
+    with running(members) as engines:
+        engines[3].close()
+        for rank, engine in zip(members[:2], engines[:2], strict=True):
+            for piece in rank.job.plan.slices:
+                engine.submit(piece.index, 0)
+            error = rank.error()
+            assert isinstance(error, PeerLostError)
+            assert "rank 3 at 127.0.0.1" in str(error)
 
 
 def test_slow_ranks_get_what_they_are_owed_after_the_others_have_closed() -> None:
@@ -318,14 +365,20 @@ def test_closing_twice_and_use_after_it_are_harmless() -> None:
 
 
 def test_what_may_be_under_way_to_a_node_fits_its_port() -> None:
-    assert receive_windows(240_000, ["a", "b", "c", "d"], rank=1) == dict.fromkeys(
-        (0, 2, 3), 40_000
-    )
+    def windows(hosts: str, rank: int, servers: Sequence[int] = (), size: int = 240_000) -> object:
+        workers = sum(member not in servers or member < 2 for member in range(len(hosts)))
+        plan = make_plan([], workers if servers else len(hosts), servers=servers)
+        return receive_windows(size, list(hosts), rank, plan.sends)
+
+    assert windows("abcd", 1) == dict.fromkeys((0, 2, 3), 40_000)
     # Two ranks a node: each of the two here hears two ranks there.
-    assert receive_windows(240_000, ["a", "a", "b", "b"], rank=0) == dict.fromkeys((2, 3), 30_000)
-    assert receive_windows(240_000, ["a", "a"], rank=0) == {}
-    assert receive_windows(240_000, ["a"], rank=0) == {}
-    assert receive_windows(0, ["a", "b"], rank=0) == {}
+    assert windows("aabb", 0) == dict.fromkeys((2, 3), 30_000)
+    assert windows("aa", 0) == {}
+    assert windows("a", 0) == {}
+    assert windows("ab", 0, size=0) == {}
+    # Two workers and two servers: a node hears those of the other kind alone.
+    assert windows("abcd", 0, servers=(2, 3)) == dict.fromkeys((1, 2, 3), 60_000)
+    assert windows("abcd", 3, servers=(2, 3)) == dict.fromkeys((0, 1, 2), 60_000)
 
 
 def test_addresses_show_ipv6_in_brackets() -> None:

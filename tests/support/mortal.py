@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,12 @@ from p3.engines import EngineName
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train_until_an_error("ps" if sys.argv[1] == "ps" else "groups")
+
+
+def train_until_an_error(engine: EngineName, servers: Sequence[int] = ()) -> None:
     model = network()
-    engine: EngineName = "ps" if sys.argv[1] == "ps" else "groups"
-    model, optimizer = distribute(model, OPTIMIZERS["sgd"](model), engine)
+    model, optimizer = distribute(model, OPTIMIZERS["sgd"](model), engine, servers=servers)
     data = batches(dist.get_rank(), steps=1)
     try:
         while True:

@@ -16,6 +16,10 @@ from support.scenarios import SCENARIOS
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    run_scenarios()
+
+
+def run_scenarios() -> None:
     for line in sys.stdin:
         name, arguments = json.loads(line)
         print(json.dumps(SCENARIOS[name](*arguments)), flush=True)

@@ -22,7 +22,7 @@ class Ranks:
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self.processes = processes
 
-    def run(self, scenario: str, *arguments: str) -> list[dict[str, Any]]:
+    def run(self, scenario: str, *arguments: object) -> list[dict[str, Any]]:
         """The scenario's result on every rank; fails with a rank's error output when it dies."""
         for process in self.processes:
             assert process.stdin is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -107,9 +107,15 @@ def distribute(
     optimizer: Optimizer,
     engine: EngineName | EngineKind = "groups",
     slice_numel: int = 1000,
+    servers: Sequence[int] = (),
 ) -> tuple[nn.Module, Distributed]:
     return p3.pytorch.distribute(
-        model, optimizer, engine=engine, slice_numel=slice_numel, bands=default_table()
+        model,
+        optimizer,
+        engine=engine,
+        slice_numel=slice_numel,
+        bands=default_table(),
+        servers=servers,
     )
 
 
@@ -138,7 +144,7 @@ def digest(model: nn.Module) -> str:
 
 
 def equals_single_process(
-    optimizer: str, engine: EngineName | EngineKind = "auto"
+    optimizer: str, engine: EngineName | EngineKind = "auto", servers: Sequence[int] = ()
 ) -> dict[str, Any]:
     alone = network()
     train(alone, OPTIMIZERS[optimizer](alone), joint())
@@ -147,13 +153,15 @@ def equals_single_process(
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1)
-    model, distributed = distribute(model, OPTIMIZERS[optimizer](model), engine)
+    model, distributed = distribute(model, OPTIMIZERS[optimizer](model), engine, servers=servers)
     train(model, distributed, batches(dist.get_rank()))
     distributed.synchronize()
+    assert distributed.engine is not None
     result = {
         "distance": distance(model, alone),
         "digest": digest(model),
         "engine": type(distributed.engine).__name__,
+        "sent": distributed.engine.statistics().payload_bytes_sent,
     }
     distributed.close()
     return result

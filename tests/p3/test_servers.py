@@ -1,0 +1,85 @@
+"""Servers beside the workers and on ranks of their own, chosen with `servers=`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+
+import pytest
+from support.ranks import SUPPORT, Ranks, start_ranks
+
+from p3.engine import P3Error
+from p3.engines import GROUPS, PS, choose_engine
+from p3.servers import check_servers, serve
+
+WORKERS = 2
+SECONDS = 30
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Ranks]:
+    """Two workers that run scenarios, and two servers; all end well when the workers do."""
+    with start_ranks(SUPPORT / "served_rank.py", [str(WORKERS)], world_size=4) as processes:
+        yield Ranks(processes[:WORKERS])
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(timeout=SECONDS) == 0
+
+
+@pytest.mark.parametrize("servers", [[2, 3], [1], [2, 0]])
+def test_any_servers_give_what_one_process_gives(served: Ranks, servers: Sequence[int]) -> None:
+    first, second = (served.run("equals_single_process", "adam", "auto", servers) for _ in range(2))
+    assert all(result["engine"] == "ParameterServer" for result in first)
+    assert all(result["distance"] < TOLERANCE for result in first)
+    assert len({result["digest"] for result in (*first, *second)}) == 1
+    # Whoever serves sends its own sums in place of contributions: with two workers as many.
+    assert len({result["sent"] for result in first}) == 1
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_lost_worker_or_server_ends_all(victim: int) -> None:
+    arguments = [str(WORKERS), "train"]
+    with start_ranks(SUPPORT / "served_rank.py", arguments, world_size=WORKERS + 1) as ranks:
+        for worker in ranks[:WORKERS]:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "trained\n"
+        os.kill(ranks[victim].pid, signal.SIGKILL)
+        for rank in (rank for number, rank in enumerate(ranks) if number != victim):
+            output, _ = rank.communicate(timeout=SECONDS)
+            assert re.search(rf"PeerLostError: rank {victim} at 127", output), output
+            assert rank.returncode == 0
+        assert ranks[victim].wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("servers", "reason"),
+    [
+        ((3,), "with 2 workers the servers that do not work are ranks 2, 3 … without a gap"),
+        ((0, 0), "name each rank once"),
+        ((-1,), "from 0 on"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused(servers: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(P3Error, match=reason):
+        check_servers(servers, 2)
+
+
+def test_servers_choose_the_engine() -> None:
+    assert choose_engine("auto", 2, (0,)) is PS
+    assert choose_engine("auto", 1, (1,)) is PS
+    with pytest.raises(P3Error, match="'groups' has no servers"):
+        choose_engine(GROUPS, 2, (0,))
+
+
+def test_a_server_says_what_it_needs_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(P3Error, match="start it under torchrun, or give rank="):
+        serve()
+    with pytest.raises(P3Error, match="MASTER_ADDR"):
+        serve(4)
