@@ -7,48 +7,27 @@ added at once, so that little is left to do when the last one comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 
+from p3.arithmetic import Add, Bytes
 from p3.slicing import SlicePlan
-
-SERIAL_NUMEL = 32_000
-"""Torch shares an addition of 32,768 elements or more among threads, which costs more than it
-brings for a slice; parts below that stay in the calling thread."""
 
 
 class ContributionError(ValueError):
     """A contribution that cannot be right; the message says whose, and why."""
 
 
-class Buffer:
-    """Memory for one payload, used again and again."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._memory = torch.empty(nbytes, dtype=torch.uint8)
-        self._view = self._memory.numpy().data
-
-    def view(self, nbytes: int) -> memoryview:
-        """The first `nbytes` as bytes."""
-        return self._view[:nbytes]
-
-    def tensor(self, like: torch.Tensor) -> torch.Tensor:
-        """The same memory as a tensor with the dtype and number of elements of `like`."""
-        return self._memory[: like.numel() * like.element_size()].view(like.dtype)
-
-
 @dataclass(slots=True)
 class Sum:
-    """A slice's sum on its way; `tensor` and `view`, which are one memory, are valid until all
-    `readers` have released it."""
+    """A slice's sum on its way; `payload` is valid until all `readers` have released it."""
 
     index: int
     iteration: int
-    tensor: torch.Tensor
-    view: memoryview
-    buffer: Buffer
+    payload: Bytes
+    buffer: Bytes
     readers: int
 
 
@@ -58,27 +37,31 @@ class _Pending:
 
     last: int = -1
     iteration: int = -1
-    expected: dict[int, Buffer] = field(default_factory=dict)
-    here: dict[int, Buffer | None] = field(default_factory=dict)
-    total: Buffer | None = None
+    expected: dict[int, Bytes] = field(default_factory=dict)
+    here: dict[int, Bytes | None] = field(default_factory=dict)
+    total: Bytes | None = None
     following: int = 0
 
 
 class Aggregator:
     """The slices that rank `rank` serves. One thread.
 
-    `payloads[i]` is a worker's own contribution to slice i; a server that does not work only
-    tells by them what the slices are, and they may be on the meta device.
+    `payloads[i]` is a worker's own contribution to slice i; a server that does not work has none.
+    `adders` has an addition for every dtype of the plan.
     """
 
-    def __init__(self, plan: SlicePlan, rank: int, payloads: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, plan: SlicePlan, rank: int, payloads: Sequence[Bytes], adders: Mapping[str, Add]
+    ) -> None:
         self._rank = rank
         self._workers = plan.world_size
         self._payloads = payloads
+        self._slices = plan.slices
+        self._adders = [adders[piece.dtype] for piece in plan.slices]
         self._pending = {piece.index: _Pending() for piece in plan.slices if piece.server == rank}
         sizes = (plan.slices[index].payload_bytes for index in self._pending)
         self._buffer_bytes = max(sizes, default=0)
-        self._free: list[Buffer] = []
+        self._free: list[Bytes] = []
 
     def reserve(self, index: int, iteration: int, rank: int) -> memoryview:
         """Where the contribution of `rank` (another one) is to be received.
@@ -89,7 +72,7 @@ class Aggregator:
         pending = self._open(index, iteration, rank)
         buffer = self._take()
         pending.expected[rank] = buffer
-        return buffer.view(self._nbytes(index))
+        return buffer[: self._slices[index].payload_bytes].data
 
     def arrived(self, index: int, rank: int) -> Sum | None:
         """What was reserved is there; the sum, when it was the last one."""
@@ -105,9 +88,7 @@ class Aggregator:
 
     def keep(self, total: Sum) -> None:
         """Leave a sum in this rank's own payload: it is one of the readers."""
-        payload = self._payloads[total.index]
-        for part, result in _parts(payload, total.tensor):
-            part.copy_(result)
+        np.copyto(self._payloads[total.index], total.payload)
         self.release(total)
 
     def release(self, total: Sum) -> None:
@@ -155,35 +136,23 @@ class Aggregator:
             return None
         buffer = pending.total
         assert buffer is not None
-        tensor, view = buffer.tensor(self._payloads[index]), buffer.view(self._nbytes(index))
+        result = buffer[: self._slices[index].payload_bytes]
         self._pending[index] = _Pending(last=pending.iteration)
-        return Sum(index, pending.iteration, tensor, view, buffer, self._workers)
+        return Sum(index, pending.iteration, result, buffer, self._workers)
 
-    def _add(self, index: int, pending: _Pending, buffer: Buffer | None) -> None:
+    def _add(self, index: int, pending: _Pending, buffer: Bytes | None) -> None:
         """Add the next rank's contribution: `buffer`, or this rank's own payload."""
-        payload = self._payloads[index]
+        nbytes = self._slices[index].payload_bytes
         if pending.total is None:
             if buffer is None:
                 buffer = self._take()
-                for part, own in _parts(buffer.tensor(payload), payload):
-                    part.copy_(own)
+                np.copyto(buffer[:nbytes], self._payloads[index])
             pending.total = buffer
             return
-        source = payload if buffer is None else buffer.tensor(payload)
-        for part, addend in _parts(pending.total.tensor(payload), source):
-            part.add_(addend)
+        addend = self._payloads[index] if buffer is None else buffer[:nbytes]
+        self._adders[index](pending.total[:nbytes], addend)
         if buffer is not None:
             self._free.append(buffer)
 
-    def _nbytes(self, index: int) -> int:
-        payload = self._payloads[index]
-        return payload.numel() * payload.element_size()
-
-    def _take(self) -> Buffer:
-        return self._free.pop() if self._free else Buffer(self._buffer_bytes)
-
-
-def _parts(
-    target: torch.Tensor, source: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    return zip(torch.split(target, SERIAL_NUMEL), torch.split(source, SERIAL_NUMEL), strict=True)
+    def _take(self) -> Bytes:
+        return self._free.pop() if self._free else np.empty(self._buffer_bytes, dtype=np.uint8)

@@ -5,12 +5,11 @@ An engine knows nothing of modules or optimizers; a shim knows engines through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
+from p3.arithmetic import Add, Bytes
 from p3.schedule import Schedule
 from p3.slicing import SlicePlan
 from p3_shaper.bands import BandTable
@@ -32,11 +31,11 @@ class PlanMismatchError(P3Error):
 class Job:
     """What an engine needs to start.
 
-    `name` tells this job from others of the same ranks. `payloads[i]` is slice i's buffer: 1-D,
-    contiguous, on the CPU, `payload_numel` elements. The engine owns it from `submit` until it
-    reports the slice done, and leaves the sum over ranks in it. `on_done(slice index)` and
-    `on_error(error)` are called from the engine's threads, must return quickly and never raise;
-    after `on_error` no slice is ever done.
+    `name` tells this job from others of the same ranks. `payloads[i]` is slice i's buffer of
+    `payload_bytes`; a server that does not work has none. The engine owns it from `submit` until
+    it reports the slice done, and leaves the sum over ranks in it; `adders` has an addition for
+    every dtype of the plan. `on_done(slice index)` and `on_error(error)` are called from the
+    engine's threads, must return quickly and never raise; after `on_error` no slice is ever done.
     """
 
     name: str
@@ -44,7 +43,8 @@ class Job:
     plan: SlicePlan
     schedule: Schedule
     table: BandTable
-    payloads: Sequence[torch.Tensor]
+    payloads: Sequence[Bytes]
+    adders: Mapping[str, Add]
     on_done: Callable[[int], None]
     on_error: Callable[[P3Error], None]
 

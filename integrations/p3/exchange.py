@@ -83,7 +83,8 @@ class Exchange:
                 plan,
                 agreed.schedule,
                 agreed.table,
-                payloads.slices,
+                payloads.bytes,
+                payloads.adders,
                 self._on_done,
                 self._on_error,
             )

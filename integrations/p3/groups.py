@@ -22,6 +22,7 @@ from p3.hangup import Address, HangupWatch, address_of
 from p3.schedule import service_order
 from p3.sockets import mark, tune
 from p3.sums import choose_sum
+from p3.tensors import tensor_of
 
 GRACE_SECONDS = 3.0
 CLOSE_SECONDS = 2.0
@@ -72,7 +73,10 @@ class GlooGroups:
     def __init__(self, job: Job, *, timeout_s: float = 300.0) -> None:
         self._job = job
         self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
-        self._sums = [choose_sum(payload, job.plan.world_size) for payload in job.payloads]
+        self._sums = [
+            choose_sum(tensor_of(payload, piece.dtype), job.plan.world_size)
+            for payload, piece in zip(job.payloads, job.plan.slices, strict=True)
+        ]
         self._changed = threading.Condition()
         self._waiting = 0  # handed over, not done
         self._under_way = 0  # issued to Gloo, not done

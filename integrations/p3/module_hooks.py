@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from p3.agreement import agree_on_bands, agree_on_order, check_same, next_job_name
+from p3.agreement import agree_on_bands, check_same
+from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
 from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Agreed, Exchange
 from p3.forward_order import ForwardWatch
 from p3.payloads import Payloads
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, make_plan
+from p3.tensors import dtype_name
 from p3.updater import Updater
 from p3_shaper.bands import BandTable
 
@@ -119,16 +121,17 @@ class ModuleHooks:
         self._waits = order.waits
         plan = make_plan(
             [
-                Parameter(name, p.numel(), str(p.dtype), p.element_size(), layer)
+                Parameter(name, p.numel(), dtype_name(p.dtype), p.element_size(), layer)
                 for name, p, layer in zip(self._names, self._parameters, layer_of, strict=True)
             ],
             dist.get_world_size(),
             self._options.agreed_slice_numel,
             self._options.servers,
         )
-        check_same("slice plan", plan.digest() + self._options.engine.name.encode())
-        table = agree_on_bands(self._options.bands)
-        payloads = Payloads(plan, {str(p.dtype): p.dtype for p in self._parameters})
+        digest = plan.digest() + self._options.engine.name.encode()
+        check_same(exchange_over_default_group, "slice plan", digest)
+        table = agree_on_bands(exchange_over_default_group, self._options.bands)
+        payloads = Payloads(plan, {dtype_name(p.dtype): p.dtype for p in self._parameters})
         updater = Updater(self._optimizer, self._parameters, payloads.gradients)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)

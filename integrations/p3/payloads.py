@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from p3.arithmetic import Add, Bytes
 from p3.slicing import SlicePlan
+from p3.tensors import adder, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,10 @@ class Part:
 class Payloads:
     """Memory for a plan's slices, on the CPU.
 
-    `slices[i]` is slice i's payload (1-D). `gradients[p]` is parameter p's gradient, flattened:
-    the segments of one parameter follow each other in memory; `parts[p]` is the way there.
-    `dtypes` maps the plan's names of dtypes to torch's.
+    `slices[i]` is slice i's payload (1-D), `bytes[i]` the same memory, as engines see it; `adders`
+    is what they add with. `gradients[p]` is parameter p's gradient, flattened: the segments of one
+    parameter follow each other in memory; `parts[p]` is the way there. `dtypes` maps the plan's
+    names of dtypes to torch's.
     """
 
     def __init__(self, plan: SlicePlan, dtypes: Mapping[str, torch.dtype]) -> None:
@@ -42,6 +45,7 @@ class Payloads:
         self._flags: list[torch.Tensor] = []
         self._enders: list[list[int]] = []
         self._flag_of = [empty for _ in plan.parameters]
+        self.adders: dict[str, Add] = {name: adder(dtypes[name]) for name in dtypes}
         for piece in plan.slices:
             start, flat = used[piece.dtype], flats[piece.dtype]
             used[piece.dtype] += piece.payload_numel
@@ -59,6 +63,7 @@ class Payloads:
                     self.gradients[number] = flat[start - numel : start]
             for place, number in enumerate(self._enders[-1]):
                 self._flag_of[number] = self._flags[-1][place]
+        self.bytes: list[Bytes] = [bytes_of(payload) for payload in self.slices]
 
     def fill(self, part: Part, gradient: torch.Tensor | None) -> None:
         """Put a run of this rank's gradient there; zeros where it has none.

@@ -12,13 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
 from p3 import mesh, rendezvous
 from p3.aggregator import Aggregator, ContributionError, Sum
 from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
 from p3.loop import Loop
-from p3.rendezvous import Exchange, exchange_over_default_group
+from p3.rendezvous import Exchange
 from p3.transport import Transport
 from p3.wire import ErrorCode, FrameType, PayloadEnds, PayloadStarts, RemoteError, SliceTable
 
@@ -33,18 +31,19 @@ CLOSE_S = 5.0
 class ParameterServer:
     """Engine over DSCP-marked TCP. Every rank constructs it together.
 
-    `host` and `port` say where to listen (the address on the route to the other ranks, any free
-    port); band b of a rank listens at `port` + b. `port_buffer` is what a switch port holds for
-    this node, in bytes: no more is let under way to it (0: no limit). `ended` is set when nothing
-    runs any more, as it is at a server that does not work once all workers have closed. Raises
-    PlanMismatchError, PeerLostError or P3Error when the ranks do not find together.
+    `exchange` tells the ranks of each other. `host` and `port` say where to listen (the address on
+    the route to the other ranks, any free port); band b of a rank listens at `port` + b.
+    `port_buffer` is what a switch port holds for this node, in bytes: no more is let under way to
+    it (0: no limit). `ended` is set when nothing runs any more, as it is at a server that does not
+    work once all workers have closed. Raises PlanMismatchError, PeerLostError or P3Error when the
+    ranks do not find together.
     """
 
     def __init__(
         self,
         job: Job,
         *,
-        exchange: Exchange = exchange_over_default_group,
+        exchange: Exchange,
         host: str | None = None,
         port: int = 0,
         port_buffer: int = PORT_BUFFER,
@@ -53,10 +52,8 @@ class ParameterServer:
         self._job = job
         self._slices = job.plan.slices
         self._works = job.rank < job.plan.world_size
-        self._views = [
-            payload.view(torch.uint8).numpy().data for payload in job.payloads if self._works
-        ]
-        self._aggregator = Aggregator(job.plan, job.rank, job.payloads)
+        self._views = [payload.data for payload in job.payloads]
+        self._aggregator = Aggregator(job.plan, job.rank, job.payloads, job.adders)
         self._outstanding: dict[int, int] = {}
         self._gone: set[int] = set()
         self._done = 0
@@ -118,6 +115,7 @@ class ParameterServer:
             return
         due = self._job.schedule.due(total.iteration, layer)
         release = partial(self._aggregator.release, total)
+        view = total.payload.data
         for worker in range(self._job.plan.world_size):
             if worker == self._job.rank:
                 continue
@@ -127,7 +125,7 @@ class ParameterServer:
                 index=total.index,
                 iteration=total.iteration,
                 due=due,
-                view=total.view,
+                view=view,
                 on_sent=release,
             )
         if self._works:

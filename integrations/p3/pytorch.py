@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from p3.agreement import NoAgentWarning, check_same
+from p3.default_group import exchange_over_default_group
 from p3.engine import Engine, P3Error
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
 from p3.module_hooks import ModuleHooks, Options
@@ -76,7 +77,8 @@ def distribute(
         )
     parameters, names = _trained(model, optimizer)
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
-    check_same("model", repr((shapes, names, type(optimizer), servers)).encode())
+    shape_digest = repr((shapes, names, type(optimizer), servers)).encode()
+    check_same(exchange_over_default_group, "model", shape_digest)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers)

@@ -8,8 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch.distributed as dist
-
 from p3.engine import P3Error, PlanMismatchError
 from p3.sockets import Address, address_towards, bound_address, listen
 from p3.wire.frames import TOKEN_BYTES
@@ -30,13 +28,6 @@ class Endpoint:
     def address(self, band: int) -> Address:
         """Where the rank listens for `band`."""
         return Address(self.host, self.ports[band])
-
-
-def exchange_over_default_group(mine: object) -> list[object]:
-    """Exchange over torch.distributed's default group; any backend."""
-    everyone: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone
 
 
 def choose_host(exchange: Exchange) -> str:

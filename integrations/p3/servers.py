@@ -18,13 +18,14 @@ import queue
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
+from p3.default_group import exchange_over_default_group
 from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
 from p3.ps import ParameterServer
 from p3.schedule import Schedule
 from p3.slicing import SlicePlan
+from p3.tensors import adder, dtype_named
 from p3_agent import client
 from p3_shaper.bands import BandTable
 
@@ -133,7 +134,7 @@ class _Turns:
 def open_parameter_server(job: Job, *, port_buffer: int) -> ParameterServer:
     """The engine of a worker, whoever its servers are."""
     if job.plan.members == job.plan.world_size:
-        return ParameterServer(job, port_buffer=port_buffer)
+        return ParameterServer(job, exchange=exchange_over_default_group, port_buffer=port_buffer)
     meeting = Meeting()
     if job.rank == 0:
         meeting.publish(Served(job.name, job.plan, job.schedule, job.table, port_buffer))
@@ -208,21 +209,12 @@ def _open(
         plan=served.plan,
         schedule=served.schedule,
         table=served.table,
-        payloads=[
-            torch.empty(piece.payload_numel, dtype=dtype_of(piece.dtype), device="meta")
-            for piece in served.plan.slices
-        ],
+        payloads=(),
+        adders={piece.dtype: adder(dtype_named(piece.dtype)) for piece in served.plan.slices},
         on_done=lambda _: None,
         on_error=errors.put,
     )
     return ParameterServer(job, port_buffer=served.port_buffer, exchange=_Turns(meeting, job))
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The dtype that str() calls `name`."""
-    dtype = getattr(torch, name.removeprefix("torch."))
-    assert isinstance(dtype, torch.dtype)
-    return dtype
 
 
 def _rank_of_environment() -> int:

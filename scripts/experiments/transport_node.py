@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -22,6 +23,8 @@ from experiments import node
 from experiments.messages import Measured, tell
 from experiments.rounds import interleaved
 from experiments.transports import IPERF3_S, NAMES
+from p3.arithmetic import add_in_numpy
+from p3.default_group import exchange_over_default_group
 from p3.engine import Engine, Job, P3Error
 from p3.groups import GlooGroups
 from p3.ps import ParameterServer
@@ -75,7 +78,10 @@ class SliceTransport:
                 plan=self._plan,
                 schedule=make_schedule(self._plan.layer_bytes(), len(table)),
                 table=table,
-                payloads=[torch.zeros(piece.payload_numel) for piece in self._plan.slices],
+                payloads=[
+                    np.zeros(piece.payload_bytes, dtype=np.uint8) for piece in self._plan.slices
+                ],
+                adders={"float32": add_in_numpy("float32")},
                 on_done=self._on_done,
                 on_error=self._on_error,
             )
@@ -123,8 +129,7 @@ def _plan(numel: int) -> SlicePlan:
     layers = 8
     share = numel // layers
     parameters = [
-        Parameter(f"tensor{layer}", share, "torch.float32", _ITEMSIZE, layer)
-        for layer in range(layers)
+        Parameter(f"tensor{layer}", share, "float32", _ITEMSIZE, layer) for layer in range(layers)
     ]
     return make_plan(parameters, dist.get_world_size())
 
@@ -197,7 +202,7 @@ def _open(
 ) -> tuple[dict[str, Callable[[], Turn]], list[SliceTransport]]:
     engines: dict[str, Callable[[Job], Engine]] = {
         # Links without shaping have no shallow port behind them.
-        "ps": lambda job: ParameterServer(job, port_buffer=0),
+        "ps": lambda job: ParameterServer(job, exchange=exchange_over_default_group, port_buffer=0),
         "groups": GlooGroups,
     }
     slices = {name: SliceTransport(name, numel, engines[name]) for name in names if name in engines}

@@ -9,6 +9,7 @@ from p3.engine import EngineStatistics, Job, P3Error
 from p3.engines import ALONE, GROUPS, PS, EngineOptions, choose_engine
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, make_plan
+from p3.tensors import adder, bytes_of
 from p3_shaper.bands import default_table
 
 
@@ -26,7 +27,7 @@ def test_an_unknown_engine_is_refused_with_those_that_there_are() -> None:
 
 @pytest.mark.native_threads
 def test_alone_a_payload_is_its_own_sum() -> None:
-    plan = make_plan([Parameter("p", 10, "torch.float32", 4, 0)], 1)
+    plan = make_plan([Parameter("p", 10, "float32", 4, 0)], 1)
     done: list[int] = []
     errors: list[P3Error] = []
     payload = torch.arange(11.0)
@@ -36,7 +37,8 @@ def test_alone_a_payload_is_its_own_sum() -> None:
         plan=plan,
         schedule=make_schedule(plan.layer_bytes(), 1),
         table=default_table(),
-        payloads=[payload],
+        payloads=[bytes_of(payload)],
+        adders={"float32": adder(payload.dtype)},
         on_done=done.append,
         on_error=errors.append,
     )

@@ -20,6 +20,7 @@ from p3.rendezvous import Endpoint
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.sockets import Address
+from p3.tensors import adder, bytes_of, dtype_name
 from p3_shaper.bands import BandTable, default_table
 
 WORLD = 4
@@ -56,8 +57,7 @@ class Rank:
         self.outcomes: Queue[Outcome] = Queue()
         self.works = rank < plan.world_size
         self.payloads = [
-            torch.zeros(piece.payload_numel, dtype=dtype, device="cpu" if self.works else "meta")
-            for piece in plan.slices
+            torch.zeros(piece.payload_numel, dtype=dtype) for piece in plan.slices if self.works
         ]
         self.job = Job(
             name="test",
@@ -65,7 +65,8 @@ class Rank:
             plan=plan,
             schedule=make_schedule(plan.layer_bytes(), len(default_table())),
             table=default_table(),
-            payloads=self.payloads,
+            payloads=[bytes_of(payload) for payload in self.payloads],
+            adders={dtype_name(dtype): adder(dtype)},
             on_done=self.outcomes.put,
             on_error=self.outcomes.put,
         )
@@ -90,7 +91,7 @@ class Rank:
 def plan_of(
     world: int = WORLD,
     numel: int = 60_000,
-    dtype: str = "torch.float32",
+    dtype: str = "float32",
     servers: Sequence[int] = (),
 ) -> SlicePlan:
     parameters = [Parameter(f"p{i}", numel + i, dtype, 4, i) for i in range(LAYERS)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p3.slicing import FIRST_NUMEL, PACK_SHARE, TAIL_SHARE, Parameter, SlicePlan, make_plan
 
-DTYPES = {"torch.float32": 4, "torch.bfloat16": 2}
+DTYPES = {"float32": 4, "bfloat16": 2}
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_slices_are_small_in_forward_order_and_of_one_dtype(
 
 def test_a_bias_travels_with_its_weight_and_the_first_layers_do_not_wait_for_each_other() -> None:
     sizes = (900, 30, 4_000, 40, 8_000, 50, 30_000, 60, 250_000, 70, 500)
-    parameters = [Parameter(f"p{i}", n, "torch.float32", 4, i // 2) for i, n in enumerate(sizes)]
+    parameters = [Parameter(f"p{i}", n, "float32", 4, i // 2) for i, n in enumerate(sizes)]
     plan = make_plan(parameters, 4, 100_000)
     held = [[part.parameter for part in piece.segments] for piece in plan.slices]
     assert held == [[0, 1], [2, 3], [4, 5], [6, 7], [8], [8], [8, 9, 10]]
@@ -80,7 +80,7 @@ def test_servers_differ_by_one_slice_at_most(plan: SlicePlan) -> None:
 
 def test_servers_are_even_over_the_model_not_per_tensor() -> None:
     # Three slices a tensor: dealing each tensor from server 0 on would leave server 3 empty.
-    plan = make_plan([Parameter(f"p{i}", 300, "torch.float32", 4, i) for i in range(8)], 4, 100)
+    plan = make_plan([Parameter(f"p{i}", 300, "float32", 4, i) for i in range(8)], 4, 100)
     used = [piece.server for piece in plan.slices]
     assert [used.count(server) for server in range(4)] == [6, 6, 6, 6]
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from p3.engine import EngineStatistics, Job
 from p3.engines import EngineKind, EngineOptions
+from p3.tensors import tensor_of
 
 
 class PlainAllReduce:
@@ -38,7 +39,8 @@ class PlainAllReduce:
 
     def _run(self) -> None:
         while (index := self._handed_over.get()) is not None:
-            dist.all_reduce(self._job.payloads[index], group=self._group)
+            payload = tensor_of(self._job.payloads[index], self._job.plan.slices[index].dtype)
+            dist.all_reduce(payload, group=self._group)
             self._done += 1
             self._job.on_done(index)
 

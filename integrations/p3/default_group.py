@@ -1,0 +1,27 @@
+"""What ranks settle over torch.distributed's default group, whatever its backend."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from p3.forward_order import ForwardOrder
+
+
+def exchange_over_default_group(mine: object) -> list[object]:
+    """Give one's own object, get every rank's, in rank order. Collective; blocks."""
+    everyone: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def agree_on_order(order: ForwardOrder) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Rank 0's layers and their starts, for all: ranks may watch different paths."""
+    box: list[tuple[tuple[int, ...], tuple[float, ...]]] = [(order.layer_of, order.starts)]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def next_job_name() -> str:
+    """A name for the next job of these ranks; the same on all of them."""
+    store = dist.distributed_c10d._get_default_store()
+    return f"job{store.add(f'p3/jobs/{dist.get_rank()}', 1)}"
