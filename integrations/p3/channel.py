@@ -13,12 +13,12 @@ from typing import Protocol
 from p3.loop import Loop
 from p3.mesh import Link
 from p3.sockets import limit_window
-from p3.wire import ErrorCode, Event, FrameType, RemoteError
+from p3.wire import NOTES, ErrorCode, Event, FrameType, RemoteError
 
 
 @dataclass(slots=True, order=True)
 class Message:
-    """A payload to send. Ordered by `due` (see Schedule), then `number`: first come, first sent.
+    """A payload or note to send. Ordered by `due` (see Schedule), then `number`: first come.
 
     `on_sent` is called when the kernel has all of it, or when it is dropped.
     """
@@ -189,7 +189,11 @@ class Channel:
         """Whether there is another frame to send."""
         if self._heap:
             self._current = message = heapq.heappop(self._heap)
-            head = self._connection.payload(message.kind, message.index, message.iteration)
+            what = (message.kind, message.index, message.iteration)
+            if message.kind in NOTES:
+                head = self._connection.note(*what, message.view.nbytes)
+            else:
+                head = self._connection.payload(*what)
             self._writing = [memoryview(head), message.view]
             return True
         if self._last is None or self._said_last:

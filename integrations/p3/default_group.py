@@ -23,5 +23,9 @@ def agree_on_order(order: ForwardOrder) -> tuple[tuple[int, ...], tuple[float, .
 
 def next_job_name() -> str:
     """A name for the next job of these ranks; the same on all of them."""
-    store = dist.distributed_c10d._get_default_store()
-    return f"job{store.add(f'p3/jobs/{dist.get_rank()}', 1)}"
+    return f"job{default_store().add(f'p3/jobs/{dist.get_rank()}', 1)}"
+
+
+def default_store() -> dist.distributed_c10d.Store:
+    """What the group was made with; it lives while someone holds it."""
+    return dist.distributed_c10d._get_default_store()

@@ -13,7 +13,9 @@ from typing import Literal
 from p3.engine import Engine, EngineStatistics, Job, P3Error
 from p3.groups import GlooGroups
 from p3.ps import PORT_BUFFER
-from p3.servers import open_parameter_server
+from p3.remote_update import UpdatingEngine
+from p3.server_update import Recipe
+from p3.servers import open_summing, open_updating
 from p3.slicing import DEFAULT_SLICE_NUMEL
 
 EngineName = Literal["auto", "groups", "ps"]
@@ -35,13 +37,15 @@ class EngineKind:
 
     `open` is called on every rank together, with torch.distributed initialised, and may raise
     P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise. `serves`
-    says that it sums slices at servers, which the user may choose.
+    says that it sums slices at servers, which the user may choose. `open_updating` opens it with
+    servers that update, if it can.
     """
 
     name: str
     slice_numel: int
     open: Callable[[Job, EngineOptions], Engine]
     serves: bool = False
+    open_updating: Callable[[Job, Recipe, EngineOptions], UpdatingEngine] | None = None
 
 
 class Alone:
@@ -77,35 +81,37 @@ the kernel preempts both kinds by the packet all the same."""
 PS = EngineKind(
     "ps",
     DEFAULT_SLICE_NUMEL,
-    lambda job, options: open_parameter_server(job, port_buffer=options.port_buffer),
+    lambda job, options: open_summing(job, port_buffer=options.port_buffer),
     serves=True,
+    open_updating=lambda job, recipe, options: open_updating(
+        job, recipe, port_buffer=options.port_buffer
+    ),
 )
 ENGINES: Mapping[str, EngineKind] = {kind.name: kind for kind in (GROUPS, PS)}
 
 
 def choose_engine(
-    wanted: str | EngineKind, world_size: int, servers: Sequence[int] = ()
+    wanted: str | EngineKind, world_size: int, servers: Sequence[int] = (), *, updates: bool = False
 ) -> EngineKind:
     """The engine that the user means; the same on every rank that gives the same arguments.
 
-    "auto" is "ps" where `servers` are named; no engine at all for one rank; else "groups": Gloo's
-    rings have one sender a receiver, which Ethernet's shallow switch ports need. P3Error for an
-    unknown name, or one without servers where `servers` are named.
+    "auto" is "ps" where `servers` are named or are to update; no engine at all for one rank; else
+    "groups": Gloo's rings have one sender a receiver, which Ethernet's shallow switch ports need.
+    P3Error for an unknown name, or for one that has no servers where these are asked for.
     """
-    kind = wanted if isinstance(wanted, EngineKind) else _by_name(wanted, world_size, servers)
-    if servers and not kind.serves:
-        raise P3Error(f'engine {kind.name!r} has no servers: leave servers= out, or use "ps"')
-    return kind
-
-
-def _by_name(name: str, world_size: int, servers: Sequence[int]) -> EngineKind:
-    if name == "auto":
-        if servers:
-            return PS
-        return ALONE if world_size == 1 else GROUPS
-    if name not in ENGINES:
+    if isinstance(wanted, EngineKind):
+        kind = wanted
+    elif wanted == "auto":
+        kind = PS if servers or updates else ALONE if world_size == 1 else GROUPS
+    elif wanted in ENGINES:
+        kind = ENGINES[wanted]
+    else:
         raise P3Error(
-            f"engine {name!r} is unknown: choose one of auto, {', '.join(ENGINES)}, or give an "
+            f"engine {wanted!r} is unknown: choose one of auto, {', '.join(ENGINES)}, or give an "
             "EngineKind"
         )
-    return ENGINES[name]
+    if servers and not kind.serves:
+        raise P3Error(f'engine {kind.name!r} has no servers: leave servers= out, or use "ps"')
+    if updates and kind.open_updating is None:
+        raise P3Error(f'engine {kind.name!r} has no servers that update: use "ps"')
+    return kind

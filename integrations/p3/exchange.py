@@ -121,6 +121,7 @@ class Exchange:
         for parameter in self._travelling:
             if parameter not in self._given:
                 self._hand_over(parameter, None)
+        self.updater.committed(self._iteration, settings, self._absent)
         self._given.clear()
         self._absent.clear()
         with self._lock:

@@ -69,7 +69,7 @@ class Loop:
         """End the loop after what is being handled now."""
         self._running = False
 
-    def join(self, timeout: float) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended, `timeout` seconds at most."""
         self._thread.join(timeout)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,16 +19,19 @@ from torch.utils.hooks import RemovableHandle
 
 from p3.agreement import agree_on_bands, check_same
 from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
+from p3.engine import Engine, Job
 from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Agreed, Exchange
 from p3.forward_order import ForwardWatch
 from p3.payloads import Payloads
+from p3.remote_update import RemoteUpdater
 from p3.schedule import make_schedule
-from p3.slicing import Parameter, make_plan
+from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.tensors import dtype_name
 from p3.updater import Updater
 from p3_shaper.bands import BandTable
 
+Update = Literal["worker", "server"]
 Register = Callable[[Callable[..., None]], RemovableHandle]
 
 
@@ -40,6 +44,7 @@ class Options:
     slice_numel: int | None
     bands: BandTable | None
     servers: tuple[int, ...]
+    update: Update
 
     @property
     def agreed_slice_numel(self) -> int:
@@ -71,6 +76,7 @@ class ModuleHooks:
             *(m.register_forward_pre_hook(self._enter, prepend=True) for m in model.modules()),
             *_gradient_handles(parameters, self._gradient),
             *_checkpoint_handles(model, self.synchronize),
+            _loaded_handle(model, self._parameters_changed),
         ]
         atexit.register(self.close)
 
@@ -88,6 +94,10 @@ class ModuleHooks:
         """Wait until every committed update is applied."""
         if self.exchange is not None:
             self.exchange.synchronize()
+
+    def complete_state(self) -> AbstractContextManager[None]:
+        """Inside, the optimizer holds all of its state."""
+        return nullcontext() if self.exchange is None else self.exchange.updater.complete_state()
 
     def relink(self) -> None:
         """The optimizer's state was replaced."""
@@ -109,6 +119,10 @@ class ModuleHooks:
             self._watch.called(module)
         else:
             self.exchange.enter(self._waits.get(module, ()))
+
+    def _parameters_changed(self) -> None:
+        if self.exchange is not None:
+            self.exchange.updater.parameters_changed()
 
     def _gradient(self, number: int, gradient: Tensor) -> None:
         if self.sending:
@@ -132,12 +146,29 @@ class ModuleHooks:
         check_same(exchange_over_default_group, "slice plan", digest)
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
         payloads = Payloads(plan, {dtype_name(p.dtype): p.dtype for p in self._parameters})
-        updater = Updater(self._optimizer, self._parameters, payloads.gradients)
+        updater, open_engine = self._updater(plan, payloads)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
-        chosen, options = self._options.engine, self._options.engine_options
-        self.exchange = Exchange(agreed, payloads, updater, lambda job: chosen.open(job, options))
+        self.exchange = Exchange(agreed, payloads, updater, open_engine)
         return self.exchange
+
+    def _updater(
+        self, plan: SlicePlan, payloads: Payloads
+    ) -> tuple[Updater, Callable[[Job], Engine]]:
+        """What applies updates, and what opens an engine for it."""
+        kind, options = self._options.engine, self._options.engine_options
+        what = (self._optimizer, self._parameters, payloads.gradients)
+        opening = kind.open_updating
+        if self._options.update == "worker" or opening is None:
+            return Updater(*what), lambda job: kind.open(job, options)
+        updater = RemoteUpdater(*what, plan, dist.get_rank())
+
+        def open_updating(job: Job) -> Engine:
+            engine = opening(job, updater.recipe, options)
+            updater.connect(engine)
+            return engine
+
+        return updater, open_updating
 
 
 # torch leaves these three registrations untyped: that ends here.
@@ -166,3 +197,11 @@ def _checkpoint_handles(
     )
     for register in registrations:
         yield register(hook)
+
+
+def _loaded_handle(model: nn.Module, changed: Callable[[], None]) -> RemovableHandle:
+    def hook(*_: object) -> None:
+        changed()
+
+    register: Register = model.register_load_state_dict_post_hook
+    return register(hook)

@@ -2,14 +2,15 @@
 
 A worker pushes each slice to the slice's server; the server adds the contributions in rank order
 and sends the sum to all workers at once. There is no notify and no pull (paper section 4.2).
-A rank is a worker, a server, or both, which is the rule (see `SlicePlan`).
+A rank is a worker, a server, or both, which is the rule (see `SlicePlan`). Servers that do more
+than sum are in `updating`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from p3 import mesh, rendezvous
@@ -18,7 +19,15 @@ from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
 from p3.loop import Loop
 from p3.rendezvous import Exchange
 from p3.transport import Transport
-from p3.wire import ErrorCode, FrameType, PayloadEnds, PayloadStarts, RemoteError, SliceTable
+from p3.wire import (
+    ErrorCode,
+    FrameType,
+    NoteReceived,
+    PayloadEnds,
+    PayloadStarts,
+    RemoteError,
+    SliceTable,
+)
 
 PORT_BUFFER = 256_000
 """A shallow switch's port."""
@@ -48,6 +57,8 @@ class ParameterServer:
         port: int = 0,
         port_buffer: int = PORT_BUFFER,
         connect_timeout: float = CONNECT_S,
+        servers_do: str = "sum",
+        most_state_bytes: Sequence[int] = (),
     ) -> None:
         self._job = job
         self._slices = job.plan.slices
@@ -61,7 +72,7 @@ class ParameterServer:
         bands = job.table.bands[: job.schedule.bands]
         here = host or rendezvous.choose_host(exchange)
         listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
-        identity = _identity(job, endpoints[0].token)
+        identity = _identity(job, endpoints[0].token, servers_do, most_state_bytes)
         links = mesh.join(identity, endpoints, listeners, bands, timeout=connect_timeout)
         hosts = [endpoint.host for endpoint in endpoints]
         windows = receive_windows(port_buffer, hosts, job.rank, job.plan.sends)
@@ -93,10 +104,10 @@ class ParameterServer:
             return
         piece = self._slices[index]
         if piece.server == self._job.rank:
-            self._deliver(self._aggregator.add_own(index, iteration), piece.layer)
+            self._deliver(self._aggregator.add_own(index, iteration))
             self._check_gone()
         elif piece.server in self._gone:
-            self._owed(piece.server, index)
+            self._owed(piece.server, f"slice {index}")
         else:
             self._outstanding[index] = iteration
             due = self._job.schedule.due(iteration, piece.layer)
@@ -109,11 +120,19 @@ class ParameterServer:
                 view=self._views[index],
             )
 
-    def _deliver(self, total: Sum | None, layer: int) -> None:
-        """Send a sum, if it is complete, to all workers, and keep it here."""
-        if total is None:
-            return
-        due = self._job.schedule.due(total.iteration, layer)
+    def _deliver(self, total: Sum | None) -> None:
+        """Send a sum, if it is complete, to all workers, once it is what they want."""
+        if total is not None:
+            for ready in self._summed(total):
+                self._send_out(ready)
+
+    def _summed(self, total: Sum) -> Sequence[Sum]:
+        """What may be sent now that `total` is complete."""
+        return (total,)
+
+    def _send_out(self, total: Sum) -> None:
+        """Send it to all workers, and keep it here."""
+        due = self._job.schedule.due(total.iteration, self._slices[total.index].layer)
         release = partial(self._aggregator.release, total)
         view = total.payload.data
         for worker in range(self._job.plan.world_size):
@@ -138,16 +157,23 @@ class ParameterServer:
             self._job.on_done(index)
 
     def _check_gone(self) -> None:
-        """Whether a slice waits for a worker that will not contribute any more."""
-        for peer in self._gone:
-            if peer >= self._job.plan.world_size:
-                continue
-            index = self._aggregator.waits_for(peer)
-            if index is not None:
-                self._owed(peer, index)
+        """Whether something waits for a worker that will not contribute any more."""
+        for peer in self._done_contributing():
+            if peer < self._job.plan.world_size and (what := self._waits_for(peer)):
+                self._owed(peer, what)
 
-    def _owed(self, peer: int, index: int) -> None:
-        text = f"{self._transport.name_of(peer)} has ended, but slice {index} needs it; see its log"
+    def _done_contributing(self) -> Collection[int]:
+        return self._gone
+
+    def _waits_for(self, worker: int) -> str:
+        """What others have contributed to and `worker` has not; empty if there is nothing."""
+        index = self._aggregator.waits_for(worker)
+        return "" if index is None else f"slice {index}"
+
+    def _owed(self, peer: int, what: str) -> None:
+        here = peer == self._job.rank
+        name = f"rank {peer}" if here else self._transport.name_of(peer)
+        text = f"{name} has ended, but {what} needs it; see its log"
         self._transport.fail(PeerLostError(text), ErrorCode.PEER_LOST)
 
     def _ended(self, crashed: bool) -> None:
@@ -177,18 +203,21 @@ class ParameterServer:
     def ends(self, peer: int, event: PayloadEnds) -> None:
         """See `transport.User`."""
         if event.type is FrameType.PUSH:
-            total = self._aggregator.arrived(event.index, peer)
-            self._deliver(total, self._slices[event.index].layer)
+            self._deliver(self._aggregator.arrived(event.index, peer))
             self._check_gone()
         else:
             self._finish(event.index)
+
+    def noted(self, peer: int, event: NoteReceived) -> None:
+        """See `transport.User`."""
+        raise RemoteError(ErrorCode.PROTOCOL, f"{event.type.name} from rank {peer}")
 
     def left(self, peer: int) -> None:
         """See `transport.User`."""
         self._gone.add(peer)
         for index in self._outstanding:
             if self._slices[index].server == peer:
-                self._owed(peer, index)
+                self._owed(peer, f"slice {index}")
                 return
         self._check_gone()
         if not self._works and self._gone.issuperset(range(self._job.plan.world_size)):
@@ -216,17 +245,21 @@ def receive_windows(
     return dict.fromkeys(there, port_buffer // connections)
 
 
-def _identity(job: Job, token: bytes) -> mesh.Identity:
+def _identity(
+    job: Job, token: bytes, servers_do: str, most_state_bytes: Sequence[int]
+) -> mesh.Identity:
     cuts = ",".join(map(str, job.schedule.cuts))
     dscps = ",".join(map(str, job.table.dscps))
     return mesh.Identity(
         rank=job.rank,
         token=token,
         digest=job.plan.digest(),
-        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, {sys.byteorder}-endian",
+        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, {sys.byteorder}-endian, servers "
+        + servers_do,
         slices=SliceTable(
             sizes=[piece.payload_bytes for piece in job.plan.slices],
             servers=[piece.server for piece in job.plan.slices],
             world_size=job.plan.members,
+            states=most_state_bytes,
         ),
     )

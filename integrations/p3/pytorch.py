@@ -17,9 +17,10 @@ from torch.optim import LBFGS, Optimizer
 
 from p3.agreement import NoAgentWarning, check_same
 from p3.default_group import exchange_over_default_group
+from p3.elementwise import check_update
 from p3.engine import Engine, P3Error
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
-from p3.module_hooks import ModuleHooks, Options
+from p3.module_hooks import ModuleHooks, Options, Update
 from p3.ps import PORT_BUFFER
 from p3.servers import check_servers, serve
 from p3_shaper.bands import BandTable
@@ -44,6 +45,7 @@ def distribute(
     port_buffer: int = PORT_BUFFER,
     bands: BandTable | None = None,
     servers: Sequence[int] = (),
+    update: Update = "worker",
 ) -> tuple[nn.Module, Distributed]:
     """Train `model` data-parallel, its most urgent gradient slices first.
 
@@ -56,7 +58,8 @@ def distribute(
     50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
     "ps" to stay below. `bands` overrides the agent's band table. `servers` are the ranks that sum
     slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
-    call `serve` (docs/engines.md).
+    call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
+    slices and hold their state; the optimizer must be one of torch's that work by element.
 
     Gradients are averaged over ranks, as DistributedDataParallel does. A module's `.grad` stays
     this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
@@ -69,7 +72,8 @@ def distribute(
         )
     servers = tuple(servers)
     check_servers(servers, dist.get_world_size())
-    kind = choose_engine(engine, dist.get_world_size(), servers)
+    updates = check_update(update, optimizer)
+    kind = choose_engine(engine, dist.get_world_size(), servers, updates=updates)
     if isinstance(optimizer, LBFGS):
         raise P3Error(
             "LBFGS evaluates a closure on all parameters together and cannot be "
@@ -77,11 +81,11 @@ def distribute(
         )
     parameters, names = _trained(model, optimizer)
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
-    shape_digest = repr((shapes, names, type(optimizer), servers)).encode()
-    check_same(exchange_over_default_group, "model", shape_digest)
+    what = repr((shapes, names, type(optimizer), servers, update)).encode()
+    check_same(exchange_over_default_group, "model", what)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
-    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers)
+    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers, update)
     return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
 
 
@@ -145,7 +149,8 @@ class Distributed(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own state, after every step() so far is applied."""
         self.synchronize()
-        return self._inner.state_dict()
+        with self._working.complete_state():
+            return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's own state, after every step() so far is applied."""

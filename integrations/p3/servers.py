@@ -15,23 +15,29 @@ import contextlib
 import os
 import pickle
 import queue
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from p3.default_group import exchange_over_default_group
+from p3.default_group import default_store, exchange_over_default_group
 from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
 from p3.ps import ParameterServer
+from p3.rendezvous import Exchange
 from p3.schedule import Schedule
+from p3.server_update import Recipe
 from p3.slicing import SlicePlan
 from p3.tensors import adder, dtype_named
+from p3.updating import UpdatingServer
 from p3_agent import client
 from p3_shaper.bands import BandTable
 
 POLL_S = 0.5
 WAIT_S = 60.0
 """How long workers and servers wait for each other."""
+END_S = 3.0
+"""How long worker 0 waits at its end for servers to hear of it, before the store goes."""
 
 _ENDED = ""
 
@@ -45,6 +51,7 @@ class Served:
     schedule: Schedule
     table: BandTable
     port_buffer: int
+    recipe: Recipe | None
 
 
 class Meeting:
@@ -72,13 +79,17 @@ class Meeting:
         except dist.DistError as error:
             raise PeerLostError(f"no worker 0 answers at {host}:{port}: {error}") from error
 
-    def publish(self, served: Served) -> None:
-        """Tell the servers of a job; at this process's end, that none will come any more."""
-        self._append(_text_of(served))
-        atexit.register(self._end)
+    def publish(self, served: Served, store: object) -> None:
+        """Tell the servers of a job; at this process's end, that none will come any more.
 
-    def find(self, number: int) -> Served | None:
-        """The job of that number, from 0 on; None if there is none yet. EOFError at the end."""
+        `store` is the workers' own, which this process may hold: it is kept until then.
+        """
+        self._append(_text_of(served))
+        apart = [rank for rank in served.plan.servers if rank >= served.plan.world_size]
+        atexit.register(self._end, apart, store)
+
+    def find(self, rank: int, number: int) -> Served | None:
+        """For server `rank`, job `number`; None if there is none yet. EOFError at the end."""
         key = f"{self._prefix}/job/{number}"
         try:
             if not self._store.check([key]):
@@ -87,6 +98,7 @@ class Meeting:
         except dist.DistError as error:  # worker 0's process held the store
             raise EOFError from error
         if text == _ENDED.encode():
+            self._store.set(f"{self._prefix}/ended/{rank}", "")
             raise EOFError
         served = _object_of(text)
         assert isinstance(served, Served)
@@ -113,9 +125,11 @@ class Meeting:
         number = self._store.add(f"{self._prefix}/jobs", 1) - 1
         self._store.set(f"{self._prefix}/job/{number}", text)
 
-    def _end(self) -> None:
-        with contextlib.suppress(dist.DistError):  # gone with the process group: an end as well
+    def _end(self, apart: Sequence[int], _: object) -> None:
+        heard = [f"{self._prefix}/ended/{rank}" for rank in apart]
+        with contextlib.suppress(dist.DistError):  # it does not matter who is gone already
             self._append(_ENDED)
+            self._store.wait(heard, timedelta(seconds=END_S))
 
 
 class _Turns:
@@ -131,14 +145,26 @@ class _Turns:
         return self._meeting.exchange(self._job, mine, self._turn)
 
 
-def open_parameter_server(job: Job, *, port_buffer: int) -> ParameterServer:
+def open_summing(job: Job, *, port_buffer: int) -> ParameterServer:
     """The engine of a worker, whoever its servers are."""
+    exchange = _meet(job, port_buffer, None)
+    return ParameterServer(job, port_buffer=port_buffer, exchange=exchange)
+
+
+def open_updating(job: Job, recipe: Recipe, *, port_buffer: int) -> UpdatingServer:
+    """The same where the servers update."""
+    exchange = _meet(job, port_buffer, recipe)
+    return UpdatingServer(job, recipe, port_buffer=port_buffer, exchange=exchange)
+
+
+def _meet(job: Job, port_buffer: int, recipe: Recipe | None) -> Exchange:
     if job.plan.members == job.plan.world_size:
-        return ParameterServer(job, exchange=exchange_over_default_group, port_buffer=port_buffer)
+        return exchange_over_default_group
     meeting = Meeting()
     if job.rank == 0:
-        meeting.publish(Served(job.name, job.plan, job.schedule, job.table, port_buffer))
-    return ParameterServer(job, port_buffer=port_buffer, exchange=_Turns(meeting, job))
+        served = Served(job.name, job.plan, job.schedule, job.table, port_buffer, recipe)
+        meeting.publish(served, default_store())
+    return _Turns(meeting, job)
 
 
 def check_servers(servers: tuple[int, ...], world_size: int) -> None:
@@ -174,7 +200,7 @@ def serve(rank: int | None = None, *, timeout: float = WAIT_S) -> None:
                 raise errors.get(timeout=POLL_S)
             engines = [engine for engine in engines if not engine.ended.is_set()]
             try:
-                served = meeting.find(number) if more else None
+                served = meeting.find(rank, number) if more else None
             except EOFError:
                 more, served = False, None
             if served is not None:
@@ -214,7 +240,10 @@ def _open(
         on_done=lambda _: None,
         on_error=errors.put,
     )
-    return ParameterServer(job, port_buffer=served.port_buffer, exchange=_Turns(meeting, job))
+    turns, port_buffer = _Turns(meeting, job), served.port_buffer
+    if served.recipe is None:
+        return ParameterServer(job, port_buffer=port_buffer, exchange=turns)
+    return UpdatingServer(job, served.recipe, port_buffer=port_buffer, exchange=turns)
 
 
 def _rank_of_environment() -> int:

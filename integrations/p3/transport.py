@@ -21,6 +21,7 @@ from p3.wire import (
     ErrorReceived,
     Event,
     FrameType,
+    NoteReceived,
     PayloadEnds,
     PayloadStarts,
     RemoteError,
@@ -43,6 +44,10 @@ class User(Protocol):
 
     def ends(self, peer: int, event: PayloadEnds) -> None:
         """The payload is there. RemoteError when it should not be."""
+        ...
+
+    def noted(self, peer: int, event: NoteReceived) -> None:
+        """A note is there. RemoteError when it should not be."""
         ...
 
     def left(self, peer: int) -> None:
@@ -111,6 +116,11 @@ class Transport:
         message = Message(due, next(self._numbers), kind, index, iteration, view, on_sent)
         self._outgoing[peer][self._schedule.band(due, self.position)].push(message)
 
+    def note(self, peer: int, kind: FrameType, index: int, iteration: int, body: bytes) -> None:
+        """Send a note before all else, in the order of these calls."""
+        message = Message(0, next(self._numbers), kind, index, iteration, memoryview(body))
+        self._outgoing[peer][0].push(message)
+
     def advance(self, position: int) -> None:
         """What waits may be due by now; the heads are the first to be."""
         self.position = position
@@ -161,6 +171,8 @@ class Transport:
             channel.place(self._user.starts(peer, event))
         elif isinstance(event, PayloadEnds):
             self._user.ends(peer, event)
+        elif isinstance(event, NoteReceived):
+            self._user.noted(peer, event)
         elif isinstance(event, ByeReceived):
             self._said_bye[peer] += 1
             if self._said_bye[peer] == len(self._channels[peer]):

@@ -8,7 +8,8 @@ may clear or refill the model's own `.grad` at any time.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -57,6 +58,18 @@ class Updater:
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         )
+
+    def committed(
+        self, iteration: int, settings: Sequence[Settings] | None, absent: Collection[int]
+    ) -> None:
+        """The user called step(), or for None dropped the gradients; for updates done elsewhere."""
+
+    def complete_state(self) -> AbstractContextManager[None]:
+        """Inside, the user's optimizer holds all of its state; here it always does."""
+        return nullcontext()
+
+    def parameters_changed(self) -> None:
+        """The user loaded parameters; for updates done elsewhere."""
 
     def apply(self, numbers: Sequence[int], settings: Sequence[Settings]) -> None:
         """Step parameters `numbers` with `settings` as they were when step() was called."""

@@ -5,30 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-from support.ranks import SUPPORT, Ranks, start_ranks
+from support.ranks import SUPPORT, WORKERS, Ranks, start_ranks
 
 from p3.engine import P3Error
 from p3.engines import GROUPS, PS, choose_engine
 from p3.servers import check_servers, serve
 
-WORKERS = 2
 SECONDS = 30
 TOLERANCE = 2e-5
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Ranks]:
-    """Two workers that run scenarios, and two servers; all end well when the workers do."""
-    with start_ranks(SUPPORT / "served_rank.py", [str(WORKERS)], world_size=4) as processes:
-        yield Ranks(processes[:WORKERS])
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in processes:
-            assert process.wait(timeout=SECONDS) == 0
 
 
 @pytest.mark.parametrize("servers", [[2, 3], [1], [2, 0]])

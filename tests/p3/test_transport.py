@@ -16,7 +16,15 @@ from p3.mesh import Identity, Link, join
 from p3.rendezvous import announce
 from p3.schedule import Schedule
 from p3.transport import Transport
-from p3.wire import ErrorCode, FrameType, PayloadEnds, PayloadStarts, RemoteError, SliceTable
+from p3.wire import (
+    ErrorCode,
+    FrameType,
+    NoteReceived,
+    PayloadEnds,
+    PayloadStarts,
+    RemoteError,
+    SliceTable,
+)
 from p3_shaper.bands import default_table
 
 SIZE = 1 << 20
@@ -51,6 +59,9 @@ class Side:
         assert peer == 0
         assert self._buffers.pop(event.index) == bytes([event.index]) * SIZE
         self.told.put(event.index)
+
+    def noted(self, peer: int, event: NoteReceived) -> None:
+        raise AssertionError(peer, event)
 
     def left(self, peer: int) -> None:
         self.told.put(f"rank {peer} left")

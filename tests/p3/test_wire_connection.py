@@ -18,6 +18,7 @@ from p3.wire import (
     Hello,
     HelloReceived,
     LocalError,
+    NoteReceived,
     PayloadEnds,
     PayloadStarts,
     RemoteError,
@@ -26,7 +27,7 @@ from p3.wire import (
 )
 
 SIZES = (12, 1, 300)
-SLICES = SliceTable(SIZES, servers=(0, 1, 0), world_size=3)
+SLICES = SliceTable(SIZES, servers=(0, 1, 0), world_size=3, states=(40, 40, 400))
 ZERO = Hello(b"t" * 16, b"d" * 32, 0, 4, "7 bands")
 ONE = replace(ZERO, rank=1)
 
@@ -34,8 +35,8 @@ ONE = replace(ZERO, rank=1)
 class End:
     """One end, with buffers of its own: what arrives in them, and what happened."""
 
-    def __init__(self, hello: Hello, peer: int | None = None) -> None:
-        self.connection = Connection(hello, SLICES, peer)
+    def __init__(self, hello: Hello, peer: int | None = None, slices: SliceTable = SLICES) -> None:
+        self.connection = Connection(hello, slices, peer)
         self.events: list[Event] = []
         self.payloads: list[bytes] = []
         self._buffer = bytearray()
@@ -64,8 +65,8 @@ class End:
             self.connection.place(memoryview(self._buffer))
 
 
-def open_ends() -> tuple[End, End]:
-    zero, one = End(ZERO), End(ONE, peer=0)
+def open_ends(slices: SliceTable = SLICES) -> tuple[End, End]:
+    zero, one = End(ZERO, slices=slices), End(ONE, peer=0)
     one.feed(zero.connection.hello())
     zero.feed(one.connection.hello())
     for end in (zero, one):
@@ -165,6 +166,47 @@ def test_payloads_that_cannot_be_are_refused_before_they_are_read(
     with pytest.raises(RemoteError, match=reason):
         zero.feed(frame.encode())
     assert zero.connection.theirs is State.FAILED
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 1 << 20])
+def test_notes_arrive_whole_among_payloads(chunk: int) -> None:
+    zero, one = open_ends()
+    notes = [(FrameType.COMMIT, 0, 7, b"settings"), (FrameType.STATE, 2, 0, bytes(400))]
+    notes += [(FrameType.FETCH, 0, 0, b""), (FrameType.DONE, 0, 0, b"")]
+    for kind, index, iteration, body in notes:
+        payload = one.connection.payload(FrameType.PUSH, 0, 7) + bytes(SIZES[0])
+        note = one.connection.note(kind, index, iteration, len(body)) + body
+        zero.feed(payload + note, chunk)
+    came = [event for event in zero.events if isinstance(event, NoteReceived)]
+    assert [(note.type, note.index, note.iteration, bytes(note.body)) for note in came] == notes
+    assert len(zero.payloads) == len(notes)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (Header(FrameType.STATE, 3, 0, 1), "STATE of 1 bytes for slice 3: too much"),
+        (Header(FrameType.STATE, 1, 0, 41), "STATE of 41 bytes for slice 1: too much"),
+        (Header(FrameType.COMMIT, 0, 0, 2**40), "COMMIT with 1099511627776 bytes"),
+        (Header(FrameType.DONE, 0, 0, 1), "DONE with 1 bytes"),
+        (Header(FrameType.COMMIT, 1, 0, 9), "COMMIT names slice 1"),
+        (Header(FrameType.FETCH, 0, 1), "FETCH names iteration 1"),
+    ],
+)
+def test_notes_that_cannot_be_are_refused_before_they_are_read(frame: Header, reason: str) -> None:
+    zero, one = open_ends()
+    with pytest.raises(RemoteError, match=reason):
+        zero.feed(frame.encode())
+    with pytest.raises(LocalError, match="cannot be sent"):
+        zero.connection.note(FrameType.COMMIT, 0, 0, 1)
+    with pytest.raises(LocalError, match="is no note"):
+        one.connection.note(FrameType.PUSH, 0, 0, 12)
+
+
+def test_servers_that_only_sum_take_no_notes() -> None:
+    zero, one = open_ends(replace(SLICES, states=()))
+    with pytest.raises(RemoteError, match="servers here only sum"):
+        zero.feed(one.connection.note(FrameType.FETCH, 0, 0, 0))
 
 
 @pytest.mark.parametrize("kind", [FrameType.PUSH, FrameType.SUM, FrameType.BYE])

@@ -10,7 +10,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support.scenarios import SCENARIOS
+from support import scenarios, server_update
+
+SCENARIOS = {**scenarios.SCENARIOS, **server_update.SCENARIOS}
 
 
 def main() -> None:

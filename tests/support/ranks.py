@@ -14,6 +14,8 @@ from typing import Any
 
 SUPPORT = Path(__file__).parent
 WORLD_SIZE = 3
+WORKERS = 2
+"""Of the four ranks in tests of servers."""
 
 
 class Ranks:

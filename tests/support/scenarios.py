@@ -23,6 +23,7 @@ import p3
 from p3.engine import P3Error
 from p3.engines import EngineKind, EngineName
 from p3.gloo import Device, open_gloo
+from p3.module_hooks import Update
 from p3.pytorch import Distributed
 from p3.sums import DirectSum, RingSum
 from p3_shaper.bands import default_table
@@ -107,7 +108,9 @@ def distribute(
     optimizer: Optimizer,
     engine: EngineName | EngineKind = "groups",
     slice_numel: int = 1000,
+    *,
     servers: Sequence[int] = (),
+    update: Update = "worker",
 ) -> tuple[nn.Module, Distributed]:
     return p3.pytorch.distribute(
         model,
@@ -116,6 +119,7 @@ def distribute(
         slice_numel=slice_numel,
         bands=default_table(),
         servers=servers,
+        update=update,
     )
 
 

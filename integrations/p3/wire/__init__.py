@@ -17,17 +17,19 @@ from p3.wire.connection import (
     ErrorReceived,
     Event,
     HelloReceived,
+    NoteReceived,
     PayloadEnds,
     PayloadStarts,
     SliceTable,
     State,
 )
 from p3.wire.errors import ErrorCode, LocalError, RemoteError, WireError
-from p3.wire.frames import HEADER_BYTES, VERSION, FrameType, Header, Hello
+from p3.wire.frames import HEADER_BYTES, NOTES, VERSION, FrameType, Header, Hello
 
 __all__ = [
     "ANSWERING",
     "HEADER_BYTES",
+    "NOTES",
     "SENDING",
     "VERSION",
     "ByeReceived",
@@ -40,6 +42,7 @@ __all__ = [
     "Hello",
     "HelloReceived",
     "LocalError",
+    "NoteReceived",
     "PayloadEnds",
     "PayloadStarts",
     "RemoteError",

@@ -17,6 +17,8 @@ from p3.wire.errors import ErrorCode, LocalError, RemoteError
 from p3.wire.frames import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
+    NOTES,
+    PAYLOADS,
     FrameType,
     Header,
     Hello,
@@ -46,19 +48,23 @@ ANSWERING = {
 
 SENDING = {
     **ANSWERING,
-    (State.OPEN, FrameType.PUSH): State.OPEN,
-    (State.OPEN, FrameType.SUM): State.OPEN,
+    **{(State.OPEN, kind): State.OPEN for kind in PAYLOADS | NOTES},
 }
 """What the end that connected may send, and when."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceTable:
-    """What payloads there are: slice i has `sizes[i]` bytes and is summed by rank `servers[i]`."""
+    """What payloads there are: slice i has `sizes[i]` bytes and is summed by rank `servers[i]`.
+
+    `states[i]` is the most bytes that the optimizer's state of slice i may have; empty where
+    servers do not update.
+    """
 
     sizes: Sequence[int]
     servers: Sequence[int]
     world_size: int
+    states: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,16 @@ class PayloadEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteReceived:
+    """A COMMIT, FETCH, STATE or DONE."""
+
+    type: FrameType
+    index: int
+    iteration: int
+    body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class ByeReceived:
     """The peer sends nothing more on this connection, on purpose."""
 
@@ -99,7 +115,7 @@ class ErrorReceived:
     text: str
 
 
-Event = HelloReceived | PayloadStarts | PayloadEnds | ByeReceived | ErrorReceived
+Event = HelloReceived | PayloadStarts | PayloadEnds | NoteReceived | ByeReceived | ErrorReceived
 
 
 class Connection:
@@ -134,10 +150,17 @@ class Connection:
 
     def payload(self, kind: FrameType, index: int, iteration: int) -> bytes:
         """The header of a PUSH or SUM; the slice's payload must follow it."""
-        if kind not in (FrameType.PUSH, FrameType.SUM):
+        if kind not in PAYLOADS:
             raise LocalError(f"{kind.name} carries no payload")
         self._send(kind)
         return Header(kind, index, iteration, self._slices.sizes[index]).encode()
+
+    def note(self, kind: FrameType, index: int, iteration: int, length: int) -> bytes:
+        """The header of one of `NOTES`; `length` bytes must follow it."""
+        if kind not in NOTES:
+            raise LocalError(f"{kind.name} is no note")
+        self._send(kind)
+        return Header(kind, index, iteration, length).encode()
 
     def bye(self) -> bytes:
         """The BYE frame; nothing may be sent after it."""
@@ -216,8 +239,10 @@ class Connection:
                 raise RemoteError(
                     ErrorCode.PROTOCOL, f"{header.type.name} while {self.theirs.name}"
                 )
-            if header.type in (FrameType.PUSH, FrameType.SUM):
+            if header.type in PAYLOADS:
                 self._check_payload(header)
+            elif header.type in NOTES:
+                self._check_note(header)
         except RemoteError:
             self.theirs = State.FAILED
             raise
@@ -225,10 +250,14 @@ class Connection:
             self.theirs = following
             return [ByeReceived()]
         self._header = header
-        if header.type in (FrameType.PUSH, FrameType.SUM):
+        if header.type in PAYLOADS:
             return [PayloadStarts(header.type, header.index, header.iteration)]
+        if header.type in NOTES:
+            self._target = memoryview(bytearray(header.length))
         if header.length == 0:
             return [self._on_body()]
+        if header.type in NOTES:
+            return []
         self._target = self._body[: header.length]
         return []
 
@@ -236,9 +265,12 @@ class Connection:
         header = self._header
         if header is None:
             raise LocalError("a body without a header")
+        target = self._target
         self._header = self._target = None
         self._filled = 0
-        if header.type in (FrameType.PUSH, FrameType.SUM):
+        if header.type in NOTES and target is not None:
+            return NoteReceived(header.type, header.index, header.iteration, target)
+        if header.type in PAYLOADS:
             return PayloadEnds(header.type, header.index, header.iteration)
         body = bytes(self._body[: header.length])
         self.theirs = State.FAILED
@@ -268,6 +300,16 @@ class Connection:
                 f"{what} from rank {self.peer} to rank {self._hello.rank}: "
                 f"its server is rank {server}",
             )
+
+    def _check_note(self, header: Header) -> None:
+        states = self._slices.states
+        what = f"{header.type.name} of {header.length} bytes"
+        if not states:
+            raise RemoteError(ErrorCode.PROTOCOL, f"{what}, but servers here only sum")
+        if header.type is FrameType.STATE and (
+            header.index >= len(states) or header.length > states[header.index]
+        ):
+            raise RemoteError(ErrorCode.PROTOCOL, f"{what} for slice {header.index}: too much")
 
     def _check_hello(self, hello: Hello) -> None:
         mine = self._hello

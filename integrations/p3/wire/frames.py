@@ -7,8 +7,8 @@ Every frame starts with a header of 24 bytes, big-endian:
 | 2 | magic | `P3` |
 | 1 | version | 1 |
 | 1 | type | see FrameType |
-| 4 | index | slice of PUSH and SUM, code of ERROR, else 0 |
-| 8 | iteration | of PUSH and SUM, else 0 |
+| 4 | index | slice of PUSH, SUM and STATE, code of ERROR, else 0 |
+| 8 | iteration | of PUSH, SUM and COMMIT, else 0 |
 | 8 | length | bytes that follow |
 
 Payloads follow as they lie in memory; byte order is a part of the settings that HELLO compares.
@@ -28,6 +28,7 @@ TOKEN_BYTES = 16
 DIGEST_BYTES = 32
 MAX_SETTINGS_BYTES = 1024
 MAX_ERROR_BYTES = 2048
+MAX_COMMIT_BYTES = 1 << 24
 MAX_RANK = 2**32 - 1
 MAX_ITERATION = 2**64 - 1
 
@@ -49,6 +50,14 @@ class FrameType(IntEnum):
     """The last one: nothing more comes, and that is as it should be."""
     ERROR = 5
     """The last one: the sender gives up, and says why."""
+    COMMIT = 8
+    """A worker calls step(): the settings, to a server that updates."""
+    FETCH = 9
+    """A worker wants the optimizer's state of all slices of the server that it asks."""
+    STATE = 10
+    """A slice's optimizer state: from its server, or to one that does not work, from rank 0."""
+    DONE = 11
+    """A worker contributes nothing more; as a server it goes on, for it has others' state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +140,11 @@ def _check_sizes(header: Header) -> None:
             ErrorCode.PROTOCOL,
             f"{header.type.name} with {header.length} bytes, not {least} to {most}",
         )
-    if header.type in _WITHOUT_ITERATION and header.iteration:
+    if header.type not in _WITH_ITERATION and header.iteration:
         raise RemoteError(
             ErrorCode.PROTOCOL, f"{header.type.name} names iteration {header.iteration}"
         )
-    if header.type in _WITHOUT_INDEX and header.index:
+    if header.type not in _WITH_INDEX and header.index:
         raise RemoteError(ErrorCode.PROTOCOL, f"{header.type.name} names slice {header.index}")
 
 
@@ -143,12 +152,21 @@ _BODY_BYTES = {
     FrameType.HELLO: (_HELLO.size, _HELLO.size + MAX_SETTINGS_BYTES),
     FrameType.BYE: (0, 0),
     FrameType.ERROR: (0, MAX_ERROR_BYTES),
+    FrameType.COMMIT: (1, MAX_COMMIT_BYTES),
+    FrameType.FETCH: (0, 0),
+    FrameType.DONE: (0, 0),
 }
-_WITHOUT_ITERATION = frozenset({FrameType.HELLO, FrameType.BYE, FrameType.ERROR})
-_WITHOUT_INDEX = frozenset({FrameType.HELLO, FrameType.BYE})
+_WITH_ITERATION = frozenset({FrameType.PUSH, FrameType.SUM, FrameType.COMMIT})
+_WITH_INDEX = frozenset({FrameType.PUSH, FrameType.SUM, FrameType.STATE, FrameType.ERROR})
 
-MAX_BODY_BYTES = max(most for _, most in _BODY_BYTES.values())
-"""The longest body that is not a payload."""
+PAYLOADS = frozenset({FrameType.PUSH, FrameType.SUM})
+"""What is received to where it belongs."""
+NOTES = frozenset({FrameType.COMMIT, FrameType.FETCH, FrameType.STATE, FrameType.DONE})
+"""What is received into memory of its own."""
+MAX_BODY_BYTES = max(
+    most for kind, (_, most) in _BODY_BYTES.items() if kind not in PAYLOADS | NOTES
+)
+"""The longest body of all others."""
 
 
 def decode_hello(body: bytes) -> Hello:
