@@ -9,6 +9,7 @@ from functools import partial
 from importlib.metadata import version
 
 from p3_agent.commands import (
+    apply,
     completion,
     confirm,
     doctor,
@@ -17,6 +18,7 @@ from p3_agent.commands import (
     probe,
     restore,
     run,
+    set_rate,
     status,
     top,
 )
@@ -24,7 +26,20 @@ from p3_agent.errors import SENTENCES, UsageError
 from p3_agent.messages import ControlError
 from p3_shaper.console import carried_out
 
-_COMMANDS = (run, plan, status, top, doctor, confirm, restore, probe, mark, completion)
+_COMMANDS = (
+    run,
+    apply,
+    plan,
+    status,
+    top,
+    doctor,
+    set_rate,
+    confirm,
+    restore,
+    probe,
+    mark,
+    completion,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A start that goes back by itself unless it is confirmed: `p3-agent run --confirm 60s`."""
+"""A start that goes back by itself unless it is confirmed: `p3-agent apply --confirm 60s`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def _nothing() -> None:
-    """What else is to be done on a confirmation."""
-
-
 class Confirmation:
     """Waits for the operator's word for `seconds`; None: nothing has to be confirmed."""
 
@@ -40,11 +36,11 @@ class Confirmation:
         self._said = asyncio.Event()
         self._deadline: float | None = None
         self._is_late = False
-        self._then: Callable[[], None] = _nothing
+        self._then: list[Callable[[], None]] = []
 
     def then(self, action: Callable[[], None]) -> None:
         """Have `action` called as soon as it is confirmed."""
-        self._then = action
+        self._then.append(action)
 
     @property
     def left_s(self) -> float | None:
@@ -75,9 +71,23 @@ class Confirmation:
         if self._said.is_set():
             return "confirmed already: the bands stay"
         self._said.set()
-        self._then()
+        for action in self._then:
+            action()
         log.info("confirmed: the bands stay")
         return "confirmed: the bands stay"
+
+    def is_said(self) -> bool:
+        """Whether it was confirmed."""
+        return self._said.is_set()
+
+    def require(self) -> None:
+        """Raise NotConfirmedError unless it was confirmed."""
+        self.check()
+        if not self.is_said():
+            raise NotConfirmedError(
+                "stopped before `p3-agent confirm` was run: the bands were taken away again; start "
+                "once more, and confirm when the node works"
+            )
 
     def check(self) -> None:
         """Raise NotConfirmedError if the deadline has passed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p3_agent.messages import MAX_JOBS, ControlError, JobStatus
+from p3_agent.messages import MAX_JOBS, MAX_JOBS_OF_A_USER, ControlError, JobStatus
 
 
 class Jobs:
@@ -12,9 +12,15 @@ class Jobs:
         self._here: list[JobStatus] = []
 
     def enter(self, job: JobStatus) -> None:
-        """One more process trains; ControlError `busy` when too many do."""
+        """One more process trains; ControlError `busy` when too many do, or of its user."""
         if len(self._here) >= MAX_JOBS:
             raise ControlError("busy", f"{MAX_JOBS} processes are registered already")
+        if job.uid != 0 and sum(item.uid == job.uid for item in self._here) >= MAX_JOBS_OF_A_USER:
+            raise ControlError(
+                "busy",
+                f"uid {job.uid} has {MAX_JOBS_OF_A_USER} processes registered already, as many as "
+                "one user may",
+            )
         self._here.append(job)
 
     def leave(self, job: JobStatus) -> None:

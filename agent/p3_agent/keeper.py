@@ -58,7 +58,7 @@ class Keeper:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Be the only agent on the interface meanwhile; AgentError if there is another."""
-        self._held.enter_context(hold(self.site.link))
+        self._held.enter_context(hold(self.site.link, self._store.directory))
         try:
             yield
         finally:
@@ -223,7 +223,7 @@ class Keeper:
             self._set_state(self._gone())
             return ()
         with ExitStack() as held:
-            held.enter_context(hold(site.link))
+            held.enter_context(hold(site.link, self._store.directory))
             original = Original(self._netlink, site.link, self._store)
             steps = await self._begin(site, original)
             self._held.close()

@@ -22,6 +22,7 @@ MAX_REPLY = 65536
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RateText = Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
 MAX_JOBS = 128  # connected processes that train; all of them fit into a status
+MAX_JOBS_OF_A_USER = 64  # other than root
 JobName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._:/-]{0,47}\Z")]
 
 

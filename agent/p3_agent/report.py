@@ -22,6 +22,11 @@ def object_text(fields: object) -> str:
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 
+def line_text(fields: object) -> str:
+    """A JSON object on one line, where more may follow."""
+    return msgspec.json.encode(fields).decode()
+
+
 def as_text(status: Status) -> str:
     """The interface, a table with a row a class, the tree, and what was repaired."""
     return "\n".join(_lines(status))

@@ -55,11 +55,11 @@ class StateStore:
     """The state directory; made when first written to. Every failure is an AgentError."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
 
     def path(self, identity: Identity) -> Path:
         """Where an interface's original is kept."""
-        return self._directory / f"{identity.key}.json"
+        return self.directory / f"{identity.key}.json"
 
     def load(self, identity: Identity) -> Saved | None:
         """What an agent that did not end properly left behind, or None."""
@@ -92,10 +92,10 @@ class StateStore:
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
-            _sync_directory(self._directory)
+            _sync_directory(self.directory)
         except OSError as error:
             raise AgentError(
-                f"cannot save the original queueing in {self._directory}: {error.strerror}; "
+                f"cannot save the original queueing in {self.directory}: {error.strerror}; "
                 "free space there or choose another --state-dir; nothing was changed"
             ) from error
 
@@ -109,13 +109,13 @@ class StateStore:
 
     def sweep(self, boot: str) -> None:
         """Remove what earlier boots left: their qdiscs went with them."""
-        for path in (*self._directory.glob("*.json"), *self._directory.glob("*.tmp")):
+        for path in (*self.directory.glob("*.json"), *self.directory.glob("*.tmp")):
             if not path.name.startswith(f"{boot}."):
                 with suppress(OSError):  # it is never read; the next agent tries again
                     path.unlink(missing_ok=True)
 
     def _make(self) -> None:
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

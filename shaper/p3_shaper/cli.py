@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -55,6 +56,7 @@ class _Options(argparse.Namespace):
     clear: bool
     dry_run: bool
     netns: str | None
+    json: bool
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--buffer", metavar="SIZE", help="bytes that may wait, like 256KB (default: 50 ms of RATE)")
     add("--clear", action="store_true", help="remove what p3-shape made here, in both directions")
     add("--dry-run", action="store_true", help="show what would be done, and change nothing")
+    add("--json", action="store_true", help="for programs: one JSON object")
     add("--netns", metavar="NS", help="the network namespace that DEV is in")
     return made
 
@@ -100,9 +103,24 @@ async def _run(options: _Options, limit: Limit | None) -> None:
             result = "would be " if options.dry_run else ""
             result += f"{limit.rate} {'in' if options.ingress else 'out'}"
             result += f", buffer {size_text(limit.buffer_bytes)}"
+    if options.json:
+        print(_as_json(options, limit, done))
+        return
     for line in done if options.dry_run else ():
         print(line)
     print(f"{link.name}: {result}")
+
+
+def _as_json(options: _Options, limit: Limit | None, steps: Sequence[str]) -> str:
+    shown = {
+        "device": options.device,
+        "direction": "in" if options.ingress else "out",
+        "rate": None if limit is None else limit.rate.bits_per_second,
+        "buffer": None if limit is None else limit.buffer_bytes,
+        "dry_run": options.dry_run,
+        "steps": list(steps),
+    }
+    return json.dumps(shown, indent=2)
 
 
 def _fail(sentence: str, status: int = _FAILED) -> int:

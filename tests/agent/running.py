@@ -108,9 +108,9 @@ class Place:
 
     @contextmanager
     def starting(
-        self, *command: str, environment: Mapping[str, str] | None = None
+        self, *command: str, environment: Mapping[str, str] | None = None, ready: str = "ready"
     ) -> Iterator["Agent"]:
-        """The same of another program that says it is ready on its standard output."""
+        """The same of another program, which says that it is `ready` on its standard output."""
         with subprocess.Popen(
             ["ip", "netns", "exec", self.name, *command],
             stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ class Place:
         ) as process:
             agent = Agent(process)
             try:
-                agent.await_line("ready", "stdout")
+                agent.await_line(ready, "stdout")
                 yield agent
             finally:
                 if process.poll() is None:

@@ -13,7 +13,15 @@ import pytest
 from agent.running import Agent, Place, place, settled
 
 from p3_agent import client
-from p3_agent.messages import MAX_JOBS, MAX_REPLY, MAX_REQUEST
+from p3_agent.jobs import Jobs
+from p3_agent.messages import (
+    MAX_JOBS,
+    MAX_JOBS_OF_A_USER,
+    MAX_REPLY,
+    MAX_REQUEST,
+    ControlError,
+    JobStatus,
+)
 
 NOBODY = 65534
 GROUP = next(entry for entry in grp.getgrall() if 0 < entry.gr_gid < NOBODY)
@@ -109,6 +117,16 @@ def test_a_client_has_one_job_and_no_more_than_so_many_are_kept(where: str) -> N
     with pytest.raises(client.ControlError, match="name") as caught:
         client.register("no spaces", where)
     assert caught.value.code == "malformed"
+
+
+def test_no_user_takes_all_places_of_jobs() -> None:
+    jobs = Jobs()
+    for pid in range(MAX_JOBS_OF_A_USER):
+        jobs.enter(JobStatus("one", pid, NOBODY))
+    with pytest.raises(ControlError, match=f"uid {NOBODY} has {MAX_JOBS_OF_A_USER}"):
+        jobs.enter(JobStatus("one", 0, NOBODY))
+    for pid in range(MAX_JOBS - MAX_JOBS_OF_A_USER):
+        jobs.enter(JobStatus("all", pid, 0))
 
 
 CHILD = """

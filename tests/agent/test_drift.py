@@ -90,7 +90,7 @@ def test_an_interface_that_comes_back_gets_the_bands_again(here: Place) -> None:
         assert client.set_rate("100mbit", here.socket)
         assert here.run("ip", "link", "del", "eth0").returncode == 0
         agent.await_line("the interface eth0 (number")
-        assert list(here.state.iterdir()) == []
+        assert list(here.state.glob("*.json")) == []
         status = here.run(AGENT, "status")
         assert status.returncode == 1
         assert "was removed: the bands return when it does" in status.stdout

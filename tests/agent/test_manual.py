@@ -29,7 +29,7 @@ def sections(page: Path) -> dict[str, str]:
     """What a page says under each command's heading (.SS)."""
     parts = re.split(r"^\.S([SH]) (.*)$", page.read_text(), flags=re.MULTILINE)
     return {
-        parts[at + 1]: parts[at + 2].replace("\\-", "-")
+        parts[at + 1].replace("\\-", "-"): parts[at + 2].replace("\\-", "-")
         for at in range(1, len(parts), 3)
         if parts[at] == "S"
     }

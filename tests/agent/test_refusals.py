@@ -1,6 +1,7 @@
 """Everything that stops a start: one sentence, a status that says so, and nothing changed."""
 
 import subprocess
+import sys
 
 import pytest
 from agent.running import AGENT, Place, add_foreign
@@ -105,6 +106,30 @@ def test_a_second_agent_on_the_interface(here: Place) -> None:
             assert f"pid {agent.pid}" in done.stderr
         assert here.shown() == shown
         assert here.run(AGENT, "status").returncode == 0
+
+
+SQUAT = """
+import os, signal, socket, sys
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as squatter:
+    squatter.bind(f"\\0p3-agent/{socket.if_nametoindex('eth0')}")
+    if sys.argv[1] == "listens":
+        squatter.listen()
+    print("ready", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["listens", "is deaf"])
+def test_a_user_who_takes_the_name_keeps_nobody_out(here: Place, how: str) -> None:
+    squatter = (sys.executable, "-c", SQUAT, how)
+    with here.starting(*squatter), here.running(*RATE) as agent:
+        agent.await_line("is taken by what is no agent")
+        done = here.agent("run", *RATE, "--socket", str(here.directory / "other.sock"))
+        assert done.returncode == 1
+        assert "another p3-agent has eth0, by " in done.stderr
+        assert agent.stop() == 0
+    assert list(here.state.iterdir()) == []
 
 
 def test_the_socket_of_another_agent(here: Place) -> None:

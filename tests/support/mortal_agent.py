@@ -100,7 +100,8 @@ class Trial:
         stop = asyncio.Event()
         stop.set()
         orders = Orders(stop, asyncio.Event(), lambda: self._settings, Notifier({}))
-        await keep(netlink, store, self._settings, Confirmation(None), orders)
+        confirmation = Confirmation(None)
+        await keep(netlink, store, self._settings, confirmation, orders, ready=lambda _, __: None)
 
     async def restore(self, netlink: Netlink, store: StateStore) -> None:
         """`p3-agent restore`."""

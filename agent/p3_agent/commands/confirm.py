@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 
 from p3_agent import client
-from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.options import Commands, add_json, add_socket
 from p3_agent.errors import AgentError
 from p3_agent.messages import socket_path
+from p3_agent.report import object_text
 
 
 def add(commands: Commands) -> None:
@@ -16,6 +17,7 @@ def add(commands: Commands) -> None:
         "confirm", help="keep the bands of an agent that was started with --confirm"
     )
     add_socket(command)
+    add_json(command)
     command.set_defaults(command=_main)
 
 
@@ -26,5 +28,5 @@ def _main(parsed: Namespace) -> int:
             f"no agent listens at {socket_path(parsed.socket)}: it went back already, or runs "
             "elsewhere (name its --socket)"
         )
-    print("\n".join(steps))
+    print(object_text({"said": steps[0]}) if parsed.json else steps[0])
     return 0

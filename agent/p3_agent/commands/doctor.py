@@ -9,7 +9,7 @@ import socket
 from argparse import Namespace
 
 from p3_agent import report
-from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.options import Commands, add_json, add_socket
 from p3_agent.commands.top import is_elsewhere
 from p3_agent.doctor.checks import diagnose
 from p3_agent.doctor.collect import Question, ask_agent, collect
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
         metavar="S",
         help="watch the traffic for so long (default 1; 0: not at all)",
     )
-    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    add_json(command)
     command.set_defaults(command=_main)
 
 

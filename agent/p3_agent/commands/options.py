@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, _SubParsersAction
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
 from pathlib import Path
 from typing import TypeAlias, get_args
 
 from p3_agent import config
+from p3_agent.confirmation import seconds_of
 
 Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
 """What `add_subparsers` returns; argparse has no public name for it."""
@@ -43,6 +44,28 @@ def add_socket(command: ArgumentParser) -> None:
     command.add_argument(
         "--socket", metavar="PATH", help="default $P3_AGENT_SOCKET, else /run/p3-agent/control.sock"
     )
+
+
+def add_json(command: ArgumentParser, what: str = "one JSON object") -> None:
+    """Output for programs."""
+    command.add_argument("--json", action="store_true", help=f"for programs: {what}")
+
+
+def add_confirm(command: ArgumentParser) -> None:
+    """A time after which everything goes back."""
+    command.add_argument(
+        "--confirm",
+        type=_seconds,
+        metavar="TIME",
+        help='go back after TIME ("60s", "5min") unless `p3-agent confirm` is run',
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def settings(parsed: Namespace) -> config.Settings:

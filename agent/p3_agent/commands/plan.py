@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 
-from p3_agent.commands.options import Commands, add_settings, settings
+from p3_agent.commands.options import Commands, add_json, add_settings, settings
 from p3_agent.config import Settings
 from p3_agent.original import Original
 from p3_agent.report import object_text
@@ -19,31 +19,35 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser("plan", help="print what `run` would do, and change nothing")
     add_settings(command)
-    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    add_json(command)
     command.set_defaults(command=_main)
 
 
 def _main(parsed: Namespace) -> int:
     site, steps = asyncio.run(plan(settings(parsed)))
-    print(_as_json(site, steps) if parsed.json else _as_text(site, steps))
+    print((as_json if parsed.json else as_text)(site, steps))
     return 0
 
 
-def _as_text(site: Site, steps: tuple[str, ...]) -> str:
+def as_text(site: Site, steps: tuple[str, ...]) -> str:
+    """What is kept where, and a line a step."""
     return "\n".join((site.describe(), *(steps or ("nothing to do: it is in place",))))
 
 
-def _as_json(site: Site, steps: tuple[str, ...]) -> str:
+def as_json(site: Site, steps: tuple[str, ...]) -> str:
+    """The same for programs; the rate in bits a second."""
+    return object_text({**facts(site), "steps": steps})
+
+
+def facts(site: Site) -> dict[str, str | int | None]:
+    """What is kept where, and why, by name; the rate in bits a second."""
     choice = site.choice
-    return object_text(
-        {
-            "device": site.link.name,
-            "mode": choice.mode,
-            "rate": None if choice.rate is None else choice.rate.bits_per_second,
-            "reason": choice.reason,
-            "steps": steps,
-        }
-    )
+    return {
+        "device": site.link.name,
+        "mode": choice.mode,
+        "rate": None if choice.rate is None else choice.rate.bits_per_second,
+        "reason": choice.reason,
+    }
 
 
 async def plan(settings: Settings) -> tuple[Site, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import asyncio
 from argparse import ArgumentTypeError, Namespace
 
 from p3_agent import client
-from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.options import Commands, add_json, add_socket
 from p3_agent.errors import UsageError
 from p3_agent.orders import stop_on_signals
 from p3_agent.probe import echo, report
@@ -15,6 +15,7 @@ from p3_agent.probe.search import Search
 from p3_agent.probe.sender import Sender, Target, resolve
 from p3_agent.probe.values import END_TO_END, Findings
 from p3_agent.probe.verdict import judge
+from p3_agent.report import line_text
 from p3_shaper.bands import MAX_BANDS, default_table
 
 MAX_HOPS = 30
@@ -46,7 +47,7 @@ def add(commands: Commands) -> None:
         versions.add_argument(
             f"-{version}", dest="version", action="store_const", const=version, help="this IP alone"
         )
-    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    add_json(command)
     command.add_argument(
         "--listen", action="store_true", help="be the far end: answer probes until stopped"
     )
@@ -59,7 +60,7 @@ def _main(parsed: Namespace) -> int:
     if parsed.listen == (parsed.host is not None):
         raise UsageError("name a HOST, or --listen, and not both")
     if parsed.listen:
-        asyncio.run(_listen(parsed.port, parsed.address))
+        asyncio.run(_listen(parsed.port, parsed.address, as_json=parsed.json))
         return 0
     if parsed.address is not None:
         raise UsageError("--address goes with --listen")
@@ -80,9 +81,13 @@ def probe(target: Target, dscps: tuple[int, ...], max_hops: int, device: str | N
     return search.findings(target.address)
 
 
-async def _listen(port: int, address: str | None) -> None:
-    answered = await listen(port, address, stop_on_signals())
-    print(f"answered {answered} probes")
+async def _listen(port: int, address: str | None, *, as_json: bool) -> None:
+    def ready(where: str) -> None:
+        line = line_text({"ready": where}) if as_json else f"ready for probes at {where}"
+        print(line, flush=True)
+
+    answered = await listen(port, address, stop_on_signals(), ready)
+    print(line_text({"answered": answered}) if as_json else f"answered {answered} probes")
 
 
 def _dscps(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 
-from p3_agent.commands.options import Commands, add_place, settings
+from p3_agent.commands.options import Commands, add_json, add_place, settings
 from p3_agent.config import Settings
 from p3_agent.lock import hold
 from p3_agent.original import Original
@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
         "restore", help="after a crash: put back what was there before the agent"
     )
     add_place(command)
-    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    add_json(command)
     command.set_defaults(command=_main)
 
 
@@ -46,5 +46,5 @@ async def restore(settings: Settings) -> tuple[str, ...]:
 async def put_back(netlink: Netlink, store: StateStore, settings: Settings) -> tuple[str, ...]:
     """The same, for whoever has netlink open."""
     link = await netlink.link(settings.device)
-    with hold(link):
+    with hold(link, store.directory):
         return await Original(netlink, link, store).put_back(takeover=settings.takeover)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from p3_agent import client, report
-from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.options import Commands, add_json, add_socket
 from p3_agent.errors import AgentError
 from p3_agent.messages import Status, socket_path
 
@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser("status", help="show the running agent's tree and counters")
     add_socket(command)
-    command.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    add_json(command)
     command.set_defaults(command=_main)
 
 

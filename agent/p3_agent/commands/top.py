@@ -9,12 +9,11 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-import msgspec
-
-from p3_agent.commands.options import Commands, add_socket
+from p3_agent.commands.options import Commands, add_json, add_socket
 from p3_agent.commands.status import ask
 from p3_agent.messages import Status
 from p3_agent.processes import holders
+from p3_agent.report import line_text
 from p3_agent.sample import Reading, leaving, sample
 from p3_agent.terminal import Terminal, Wait, open_terminal
 from p3_agent.top_text import fitted, lines
@@ -35,9 +34,7 @@ def add(commands: Commands) -> None:
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between samples (1)"
     )
     command.add_argument("--count", type=_count, metavar="N", help="end after N samples")
-    command.add_argument(
-        "--json", action="store_true", help="for programs: one JSON object a sample and line"
-    )
+    add_json(command, "one JSON object a sample and line")
     command.set_defaults(command=_main)
 
 
@@ -75,7 +72,7 @@ def _watch(parsed: Namespace, terminal: Terminal) -> None:
         seen = sample(before, after)
         shown = lines(seen, notes)
         if parsed.json:
-            print(msgspec.json.encode(seen).decode(), flush=True)
+            print(line_text(seen), flush=True)
         elif not terminal.is_live:
             print(*shown, "", sep="\n", flush=True)
         before = after

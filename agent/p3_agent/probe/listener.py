@@ -7,7 +7,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -48,11 +48,12 @@ class Listener:
         self.answered += 1
 
 
-async def listen(port: int, address: str | None, stop: asyncio.Event) -> int:
+async def listen(
+    port: int, address: str | None, stop: asyncio.Event, ready: Callable[[str], None]
+) -> int:
     """Answer until `stop` is set; how many probes were answered.
 
-    Prints a line that starts with `ready` when it listens. Raises AgentError when the port is
-    taken.
+    `ready` is called with where, when it listens. Raises AgentError when the port is taken.
     """
     listener = Listener(echo.Allowance(RATE, RATE, time.monotonic()))
     loop = asyncio.get_running_loop()
@@ -60,7 +61,7 @@ async def listen(port: int, address: str | None, stop: asyncio.Event) -> int:
         for one in sockets:
             loop.add_reader(one, listener.hear, one)
         where = ", ".join(f"{one.getsockname()[0]} port {one.getsockname()[1]}" for one in sockets)
-        print(f"ready for probes at UDP {where}", flush=True)
+        ready(f"UDP {where}")
         try:
             await stop.wait()
         finally:
