@@ -32,6 +32,14 @@ def test_namespaces(before: leaks.Resources) -> None:
     assert leaked(before) == []
 
 
+def test_a_namespace_that_no_test_would_name_so_is_left_alone(before: leaks.Resources) -> None:
+    subprocess.run(["ip", "netns", "add", "p3-of-somebody"], check=True)
+    try:
+        assert leaked(before) == []
+    finally:
+        subprocess.run(["ip", "netns", "del", "p3-of-somebody"], check=True)
+
+
 def test_children(before: leaks.Resources) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         assert leaked(before) == ["process"]

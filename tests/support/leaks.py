@@ -68,7 +68,7 @@ def remove(leaked: Resources) -> None:
                 os.kill(int(resource.name), signal.SIGKILL)
                 os.waitpid(int(resource.name), 0)
     for resource in leaked:
-        # Another's namespace may have come meanwhile: only what is named like a test's goes.
+        # Another's may have lost its owner meanwhile: only what is named like a test's goes.
         if resource.kind == "network namespace" and resource.name.startswith("p3"):
             subprocess.run(["ip", "netns", "delete", resource.name], check=False)
 
@@ -105,12 +105,15 @@ def _namespaces() -> Iterator[tuple[Resource, str]]:
 
 
 def _is_of_another(namespace: str) -> bool:
-    """Whether the name carries the id of another process that runs: this machine may be shared."""
+    """Whether the name carries the id of another process that runs, or none: not a test's.
+
+    This machine may be shared.
+    """
     cluster = cluster_names.cluster_of(namespace)
     if cluster is not None:
         return cluster.owner.pid != os.getpid() and cluster.owner.is_alive()
-    pid = next((int(part) for part in namespace.split("-") if part.isdigit()), os.getpid())
-    return pid != os.getpid() and cluster_names.process_start(pid) is not None
+    pid = next((int(part) for part in namespace.split("-") if part.isdigit()), None)
+    return pid is None or (pid != os.getpid() and cluster_names.process_start(pid) is not None)
 
 
 def _children() -> Iterator[tuple[Resource, str]]:
