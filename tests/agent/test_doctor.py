@@ -156,6 +156,7 @@ E, W, N = Level.ERROR, Level.WARNING, Level.NOTE
         (replace(SOUND, egress=(AWAY,)), "egress", E, "to eth1", "egress pref 3"),
         (replace(SOUND, egress=(PEDIT,)), "egress", W, "pedit", "egress pref 3"),
         (replace(SOUND, egress=(PROGRAM,)), "egress", N, "bpf program", "bpftool"),
+        (replace(SOUND, tcx_programs=2), "egress", N, "2 bpf programs of tcx", "bpftool"),
         (link(has_xdp=True), "bypass", N, "XDP", "xdp off"),
         (hardware(virtual_functions=8), "bypass", W, "8 virtual", "max_tx_rate"),
         (hardware(rdma=True), "bypass", N, "RDMA", "NCCL_IB_DISABLE=1"),

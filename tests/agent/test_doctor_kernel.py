@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from agent.running import AGENT, Place, place
 
+from p3_agent.doctor.programs import CALLS
 from p3_shaper.bands import default_table
 
 RATE = ("--rate", "200mbit")
@@ -68,6 +70,23 @@ def found(here: Place, *arguments: str) -> dict[str, tuple[str, str]]:
     }
 
 
+TCX = """
+import ctypes, os, socket, struct, sys
+def bpf(command, *fields):
+    attributes = b"".join(fields)
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.syscall(int(sys.argv[1]), command, attributes, len(attributes))
+    if done < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xb7, 0, 0, -1, 0x95, 0, 0, 0))
+words = ctypes.create_string_buffer(b"GPL")
+load = struct.pack("=IIQQ", 3, 2, ctypes.addressof(code), ctypes.addressof(words))
+passed = bpf(5, load)  # "go on", for sched_cls
+bpf(8, struct.pack("=IIIIIIQ", socket.if_nametoindex("eth0"), passed, 47, 0, 0, 0, 0))
+"""
+
+
 @contextmanager
 def program(namespace: str, code: str, *arguments: str) -> Iterator[None]:
     """A Python program in `namespace`, from its first line of output on; ended at the end."""
@@ -88,6 +107,18 @@ def ip(here: Place, *commands: str) -> None:
     subprocess.run(
         ["ip", "-netns", here.name, "-batch", "-"], input="\n".join(commands), text=True, check=True
     )
+
+
+def test_a_program_of_tcx(here: Place) -> None:
+    done = here.run(sys.executable, "-c", TCX, str(CALLS[platform.machine()]))
+    noted = found(here, "--dev", "eth0", "--seconds", "0")
+    if "Invalid argument" in done.stderr:  # before Linux 6.6
+        assert "egress" not in noted
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        level, words = noted["egress"]
+        assert level == "note"
+        assert "1 bpf programs of tcx at the egress of eth0" in words
 
 
 def test_a_sound_node_and_its_agent_have_only_notes(here: Place) -> None:

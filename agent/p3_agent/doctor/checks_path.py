@@ -71,6 +71,14 @@ def egress(facts: Facts) -> Iterator[Finding]:
                 "before the bands, and may redirect or rewrite them",
                 f"bpftool net show dev {name}",
             )
+    if facts.tcx_programs:
+        yield Finding(
+            "egress",
+            Level.NOTE,
+            f"{facts.tcx_programs} bpf programs of tcx at the egress of {name} see packets before "
+            "the bands, and may redirect or rewrite them",
+            f"bpftool net show dev {name}",
+        )
 
 
 def _runs_bpf(item: EgressFilter) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from p3_agent import client
-from p3_agent.doctor import files, firewall
+from p3_agent.doctor import files, firewall, programs
 from p3_agent.doctor.facts import Below, EgressFilter, Facts, Load, Route
 from p3_agent.messages import Status
 from p3_agent.processes import holders
@@ -61,6 +61,7 @@ async def collect(netlink: Netlink, question: Question) -> Facts:
         master=next((item.name for item in links if item.index == link.master), ""),
         lower=_below_it(links, link),
         egress=await _egress(netlink, link.index),
+        tcx_programs=programs.tcx_egress(link.index, unseen),
         managers=files.managers(_ROOT, link.index, unseen),
         rewrites=firewall.look(unseen),
         transport=files.transport(_ROOT),

@@ -118,8 +118,8 @@ class Facts:
     `agent` is None where none keeps this interface. `sockets` are those with a band's mark that
     send to other machines, and `holders` their processes by inode. `others` are the kinds of the
     other interfaces here, by name; `master` is the bridge or bond that this one is a port of, and
-    `lower` are those that it sends through. `unseen` says what could not be
-    looked at, and why.
+    `lower` are those that it sends through. `tcx_programs` run at its
+    egress. `unseen` says what could not be looked at, and why.
     """
 
     link: Link
@@ -133,6 +133,7 @@ class Facts:
     master: str = ""
     lower: tuple[str, ...] = ()
     egress: tuple[EgressFilter, ...] = ()
+    tcx_programs: int = 0
     below: tuple[Below, ...] = ()
     managers: tuple[ManagedBy, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
