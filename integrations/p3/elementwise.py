@@ -42,6 +42,8 @@ def why_not_element_wise(optimizer: Optimizer) -> str:
         return _WHOLE.get(kind.__name__, "p3 does not know whether it works element by element")
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "differentiable=True keeps what autograd needs on this rank"
+    if any(tensor.is_complex() for group in optimizer.param_groups for tensor in group["params"]):
+        return "slices of complex parameters are pairs of real numbers"
     return ""
 
 

@@ -157,11 +157,11 @@ class ModuleHooks:
     ) -> tuple[Updater, Callable[[Job], Engine]]:
         """What applies updates, and what opens an engine for it."""
         kind, options = self._options.engine, self._options.engine_options
-        what = (self._optimizer, self._parameters, payloads.gradients)
+        what = (self._optimizer, self._parameters)
         opening = kind.open_updating
         if self._options.update == "worker" or opening is None:
-            return Updater(*what), lambda job: kind.open(job, options)
-        updater = RemoteUpdater(*what, plan, dist.get_rank())
+            return Updater(*what, payloads.gradients), lambda job: kind.open(job, options)
+        updater = RemoteUpdater(*what, payloads, plan, dist.get_rank())
 
         def open_updating(job: Job) -> Engine:
             engine = opening(job, updater.recipe, options)

@@ -65,6 +65,17 @@ class Payloads:
                 self._flag_of[number] = self._flags[-1][place]
         self.bytes: list[Bytes] = [bytes_of(payload) for payload in self.slices]
 
+    def flatten(self, parameter: int, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """A tensor like a parameter in the order in which its elements travel, 1-D.
+
+        A view where memory allows.
+        """
+        return tensor.reshape(-1)
+
+    def arrange(self, parameter: int, flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:  # noqa: ARG002
+        """The other way round."""
+        return flat.view(shape)
+
     def fill(self, part: Part, gradient: torch.Tensor | None) -> None:
         """Put a run of this rank's gradient there; zeros where it has none.
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from p3.commits import Commit, Value
 from p3.engine import Engine, P3Error
+from p3.payloads import Payloads
 from p3.run_states import RunState
 from p3.server_update import Place, Recipe, SliceOptimizer, places
 from p3.slicing import SlicePlan
@@ -58,12 +59,13 @@ class RemoteUpdater(Updater):
         self,
         optimizer: Optimizer,
         parameters: Sequence[torch.nn.Parameter],
-        gradients: Sequence[torch.Tensor],
+        payloads: Payloads,
         plan: SlicePlan,
         rank: int,
     ) -> None:
         self._engine: UpdatingEngine | None = None
-        super().__init__(optimizer, parameters, gradients)
+        super().__init__(optimizer, parameters, payloads.gradients)
+        self._payloads = payloads
         self._plan = plan
         self._mine = [piece for piece in plan.slices if piece.server == rank]
         self._apart = [piece for piece in plan.slices if piece.server >= plan.world_size]
@@ -129,7 +131,7 @@ class RemoteUpdater(Updater):
             self._optimizer.state.pop(parameter, None)
 
     def _flat(self, number: int) -> torch.Tensor:
-        return self._parameters[number].detach().reshape(-1)
+        return self._payloads.flatten(number, self._parameters[number].detach())
 
     def _attach(self) -> None:
         """Have this rank's server work on the model's own parameters, wherever they are now.
@@ -153,7 +155,8 @@ class RemoteUpdater(Updater):
         for name, tensor in whole.items():
             if isinstance(tensor, torch.Tensor):
                 shared = name in _PER_PARAMETER
-                state[name] = tensor if shared else place.of(tensor.reshape(-1)).cpu()
+                flat = self._payloads.flatten(place.parameter, tensor)
+                state[name] = tensor if shared else place.of(flat).cpu()
         return self._values_of(place, state)
 
     def _values_of(self, place: Place, state: dict[str, torch.Tensor] | None) -> RunState:
@@ -176,7 +179,8 @@ class RemoteUpdater(Updater):
             for name, flat in whole.items():
                 if name not in _PER_PARAMETER:
                     shaped = torch.empty_like(parameter, dtype=flat.dtype, requires_grad=False)
-                    whole[name] = shaped.copy_(flat.view(parameter.shape))
+                    values = self._payloads.arrange(number, flat, parameter.shape)
+                    whole[name] = shaped.copy_(values)
         return found
 
     def _plain(self, settings: Sequence[Settings]) -> tuple[dict[str, Value], ...]:

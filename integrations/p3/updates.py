@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 from p3.aggregator import Sum
 from p3.commits import Commit, Commits
 from p3.server_update import Recipe, SliceOptimizer
@@ -14,30 +16,27 @@ class Updates:
     def __init__(self, plan: SlicePlan, rank: int, recipe: Recipe) -> None:
         self.optimizer = SliceOptimizer(plan, rank, recipe)
         self._commits = Commits(plan.world_size)
-        self._held: list[Sum] = []
+        self._waiting: list[tuple[int, int, Sum]] = []
 
-    def stepped(self, worker: int, iteration: int, commit: Commit) -> list[Sum]:
-        """A worker called step(); the sums that are parameters now, most urgent first.
+    def stepped(self, worker: int, iteration: int, commit: Commit) -> None:
+        """A worker called step(). CommitError or SettingsError when it cannot be."""
+        self._commits.add(worker, iteration, commit)
 
-        CommitError or SettingsError when it cannot be.
-        """
-        if not self._commits.add(worker, iteration, commit):
-            return []
-        held, self._held = self._held, []
-        return [
-            total
-            for one in sorted(held, key=lambda total: total.index)
-            for total in self.summed(one)
-        ]
+    def summed(self, total: Sum) -> None:
+        """A sum is complete."""
+        heapq.heappush(self._waiting, (total.iteration, total.index, total))
 
-    def summed(self, total: Sum) -> list[Sum]:
-        """A sum is complete: the same, holding parameters, if all workers called step()."""
-        commit = self._commits.agreed(total.iteration)
+    def next(self) -> Sum | None:
+        """The most urgent sum of which all workers called step(), now parameters; or None."""
+        if not self._waiting:
+            return None
+        iteration, _, total = self._waiting[0]
+        commit = self._commits.agreed(iteration)
         if commit is None:
-            self._held.append(total)
-            return []
+            return None
+        heapq.heappop(self._waiting)
         self.optimizer.apply(total.index, total.payload, commit)
-        return [total]
+        return total
 
     def waits_for(self, worker: int) -> int | None:
         """An iteration in which others called step() and `worker` did not, if there is one."""

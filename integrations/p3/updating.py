@@ -39,6 +39,7 @@ class UpdatingServer(ParameterServer):
         self._updates = Updates(job.plan, job.rank, recipe)
         self.optimizer = self._updates.optimizer
         self._collecting: _Collecting | None = None
+        self._updating = False
         self._retired: set[int] = set()
         self._workers = frozenset(range(job.plan.world_size))
         super().__init__(
@@ -117,12 +118,26 @@ class UpdatingServer(ParameterServer):
                 self._transport.fail(PlanMismatchError(str(error)), ErrorCode.PLAN)
 
     def _stepped(self, worker: int, iteration: int, commit: Commit) -> None:
-        for ready in self._updates.stepped(worker, iteration, commit):
-            self._send_out(ready)
+        self._updates.stepped(worker, iteration, commit)
+        self._update_soon()
         self._check_gone()
 
     def _summed(self, total: Sum) -> list[Sum]:
-        return self._updates.summed(total)
+        self._updates.summed(total)
+        self._update_soon()
+        return []
+
+    def _update_soon(self) -> None:
+        if not self._updating:
+            self._updating = True
+            self._loop.call(self._update)
+
+    def _update(self) -> None:
+        """One slice at a time: between two, sockets get their turn, and more urgent slices."""
+        self._updating = False
+        if self._transport.failure is None and (total := self._updates.next()) is not None:
+            self._send_out(total)
+            self._update_soon()
 
     def _waits_for(self, worker: int) -> str:
         iteration = self._updates.waits_for(worker)

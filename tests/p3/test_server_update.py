@@ -75,6 +75,7 @@ def test_only_what_works_by_element_is_taken() -> None:
         optim.Muon([parameter]): "whole matrices",
         Other([parameter]): "does not know",
         optim.Adam([parameter], differentiable=True): "differentiable",
+        optim.Adam([torch.zeros(2, dtype=torch.complex64)]): "complex",
     }
     for optimizer, reason in refused.items():
         with pytest.raises(P3Error, match=reason):
