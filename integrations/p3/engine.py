@@ -28,6 +28,17 @@ class PlanMismatchError(P3Error):
 
 
 @dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks share, and this rank's number."""
+
+    name: str
+    rank: int
+    plan: SlicePlan
+    schedule: Schedule
+    table: BandTable
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What an engine needs to start.
 

@@ -11,31 +11,16 @@ import heapq
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from p3.engine import Engine, Job, P3Error
+from p3.engine import Agreed, Engine, Job, P3Error
 from p3.payloads import Payloads
-from p3.schedule import Schedule
-from p3.slicing import SlicePlan
 from p3.updater import Settings, Updater
-from p3_shaper.bands import BandTable
 
 BATCH_NUMEL = 50_000
 """Elements that one call of the optimizer may update: a call costs as much as about that many, so
 that more at once would hold the most urgent up, and fewer waste the processor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """What all ranks share, and this rank's number."""
-
-    name: str
-    rank: int
-    plan: SlicePlan
-    schedule: Schedule
-    table: BandTable
 
 
 class Exchange:

@@ -19,9 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from p3.agreement import agree_on_bands, check_same
 from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
-from p3.engine import Engine, Job
+from p3.engine import Agreed, Engine, Job
 from p3.engines import EngineKind, EngineOptions
-from p3.exchange import Agreed, Exchange
+from p3.exchange import Exchange
 from p3.forward_order import ForwardWatch
 from p3.payloads import Payloads
 from p3.remote_update import RemoteUpdater

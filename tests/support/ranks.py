@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 SUPPORT = Path(__file__).parent
@@ -26,9 +27,13 @@ class Ranks:
 
     def run(self, scenario: str, *arguments: object) -> list[dict[str, Any]]:
         """The scenario's result on every rank; fails with a rank's error output when it dies."""
+        return self.tell(json.dumps([scenario, arguments]) + "\n")
+
+    def tell(self, line: str) -> list[Any]:
+        """Give every rank a line, get its answer."""
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write(json.dumps([scenario, arguments]) + "\n")
+            process.stdin.write(line)
             process.stdin.flush()
         return [self._answer(process) for process in self.processes]
 
@@ -41,7 +46,7 @@ class Ranks:
         return answer
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -50,15 +55,20 @@ def _free_port() -> int:
 
 @contextmanager
 def start_ranks(
-    program: Path, arguments: Sequence[str] = (), world_size: int = WORLD_SIZE
+    program: Path,
+    arguments: Sequence[str] = (),
+    world_size: int = WORLD_SIZE,
+    *,
+    python: Sequence[str] = (sys.executable, "-W", "error"),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """`program` once a rank, with pipes for stdin and stdout; killed at the end if still there."""
-    port = _free_port()
+    port = free_port()
     with ExitStack() as exits:
         processes = []
         for rank in range(world_size):
             process = subprocess.Popen(
-                [sys.executable, "-W", "error", str(program), *arguments],
+                [*python, str(program), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -71,6 +81,7 @@ def start_ranks(
                     "MASTER_PORT": str(port),
                     "OMP_NUM_THREADS": "1",
                     "P3_AGENT_SOCKET": "/nonexistent/p3-agent.sock",
+                    **environment,
                 },
             )
             exits.enter_context(process)
