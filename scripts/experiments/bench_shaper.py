@@ -1,7 +1,9 @@
 """How near the agent's htb tree comes to the rate asked for, and what leaks to a lower band.
 
 Two nodes joined by a veth pair, iperf3 between them, rates as the kernel counts them (with headers,
-as a link would). Beside the shaped rates: what the same machine sends unshaped.
+as a link would). A leak is what the lowest band gets while the most urgent one has a backlog: when
+that one runs empty, for want of processor, the link is rightly the lower one's (how the two are
+told apart: `backlogged`). Beside the shaped rates: what the same machine sends unshaped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from statistics import median
 import msgspec
 
 from experiments import numbers_file
-from experiments.shaper_flows import Shares, alone, beside_a_lower_band, unshaped
+from experiments.backlogged import Shares
+from experiments.report import table
+from experiments.shaper_flows import under_a_tree, unshaped
 from p3_shaper.cluster import ClusterError
 from p3_shaper.errors import TcError
 from p3_shaper.rates import Rate, RateError, parse_rate
@@ -40,16 +44,18 @@ class Options:
 class Row(msgspec.Struct, frozen=True):
     """One rate: medians over the rounds, in bits a second and as parts of 1.
 
-    `achieved` is one flow alone. `top` is the urgent flow beside one of the lowest band, `leak`
-    what that one takes of both together, `dry` how often the urgent one had nothing waiting (see
-    `Shares`). `unshaped` is the machine's own speed.
+    `achieved` is one flow alone, all the time. The others are of an urgent flow beside one of the
+    lowest band: `rate` of both and `leak`, the lower one's part, while the urgent one had a
+    backlog, `backlogged` of the time; `lower` is that part over all the time. `unshaped` is the
+    machine's own speed.
     """
 
     asked: int
     achieved: float
-    top: float
+    rate: float
     leak: float
-    dry: float
+    backlogged: float
+    lower: float
     unshaped: float
 
 
@@ -82,15 +88,18 @@ async def measure(options: Options) -> list[Row]:
         plain.append(await unshaped(options.seconds))
         for rate in options.rates:
             print(f"round {number + 1}, {rate}", file=sys.stderr, flush=True)
-            single[rate].append(await alone(rate, options.seconds))
-            both[rate].append(await beside_a_lower_band(rate, options.seconds))
+            async with under_a_tree(rate, with_a_lower=False) as flows:
+                single[rate].append((await flows.shares(options.seconds)).total)
+            async with under_a_tree(rate, with_a_lower=True) as flows:
+                both[rate].append(await flows.shares(options.seconds))
     return [
         Row(
             asked=rate.bits_per_second,
             achieved=median(single[rate]),
-            top=median(item.top for item in both[rate]),
+            rate=median(item.rate for item in both[rate]),
             leak=median(item.leak for item in both[rate]),
-            dry=median(item.dry for item in both[rate]),
+            backlogged=median(item.backlogged for item in both[rate]),
+            lower=median(item.lower for item in both[rate]),
             unshaped=median(plain),
         )
         for rate in options.rates
@@ -99,21 +108,20 @@ async def measure(options: Options) -> list[Row]:
 
 def text(rows: Sequence[Row]) -> str:
     """The table, for people."""
-    lines = [
-        "asked      achieved  of asked  top band   leak    dry  of unshaped",
-        *map(_line, rows),
+    header = ("asked", "achieved", "while backlogged", "leak", "backlogged", "lower in all")
+    cells = [
+        (
+            str(Rate(row.asked)),
+            f"{row.achieved / row.asked:.1%}",
+            f"{row.rate / row.asked:.1%}",
+            f"{row.leak:.2%}",
+            f"{row.backlogged:.0%}",
+            f"{row.lower:.1%}",
+        )
+        for row in rows
     ]
-    if rows:
-        lines.append(f"unshaped, the machine sends {rows[0].unshaped / 1e6:.0f}M")
-    return "\n".join(lines)
-
-
-def _line(row: Row) -> str:
-    return (
-        f"{Rate(row.asked)!s:<9}  {row.achieved / 1e6:>7.0f}M  {row.achieved / row.asked:>8.1%}  "
-        f"{row.top / 1e6:>7.0f}M  {row.leak:>5.1%}  {row.dry:>5.1%}  "
-        f"{row.achieved / row.unshaped:>11.1%}"
-    )
+    speed = rows[0].unshaped / 1e9
+    return f"{table(header, cells)}\nunshaped, the machine sends {speed:.1f} Gbit/s"
 
 
 def main() -> int:
