@@ -11,7 +11,7 @@ import asyncio
 import json
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ class Flows:
             await asyncio.sleep(_SAMPLE_S)
             samples.append(await self._sample())
         if len(self.node.running()) < (1 if self.low is None else 2):
-            raise ClusterError(f"iperf3 ended early in {self.node.name}; is it installed?")
+            raise ClusterError(f"a sender ended early in {self.node.name}; is iperf3 installed?")
         return shares(samples)
 
     async def sent(self, size: int) -> None:
@@ -81,26 +81,37 @@ async def unshaped(seconds: float) -> float:
 
 @asynccontextmanager
 async def under_a_tree(rate: Rate, *, with_a_lower: bool) -> AsyncIterator[Flows]:
-    """Flows at `rate` that have been sending for a second. Raises ClusterError, TcError."""
+    """iperf3's flows at `rate`. Raises ClusterError, TcError."""
     with _pair() as pair, _server(pair, 0), _server(pair, 1):
-        node = pair.nodes[0]
-        async with open_netlink(node.name) as netlink:
-            link = await netlink.link(Node.device)
-            tree = htb_tree(TABLE, rate, link.limits)
-            await netlink.ensure(link.index, tree)
-            top = [*_client(pair, 0, TABLE.bands[0].tos), "--parallel", str(CONNECTIONS)]
-            low = _client(pair, 1, TABLE.bands[-1].tos)
-            null = subprocess.DEVNULL
-            for client in (top, low) if with_a_lower else (top,):
-                node.popen([*client, "--time", "0"], stdout=null, stderr=null)
-            lower = tree.bands[-1] if with_a_lower else None
-            flows = Flows(node, netlink, link.index, tree.bands[0], lower)
-            try:
-                async with asyncio.timeout(_GIVE_UP_S):
-                    await flows.sent(rate.bytes_per_second * WARM_UP_S)
-            except TimeoutError as error:
-                raise ClusterError(f"iperf3 sends next to nothing in {node.name}") from error
+        top = [*_client(pair, 0, TABLE.bands[0].tos), "--parallel", str(CONNECTIONS)]
+        low = _client(pair, 1, TABLE.bands[-1].tos)
+        clients = [[*client, "--time", "0"] for client in (top, low)]
+        async with counted(pair, rate, clients[: 1 + with_a_lower]) as flows:
             yield flows
+
+
+@asynccontextmanager
+async def counted(pair: Pair, rate: Rate, senders: Sequence[Sequence[str]]) -> AsyncIterator[Flows]:
+    """Flows from the pair's first node at `rate`, once they have been sending for a second.
+
+    `senders` are commands without an end: one for the most urgent band, and one for the lowest or
+    none. Raises ClusterError, TcError.
+    """
+    node = pair.nodes[0]
+    async with open_netlink(node.name) as netlink:
+        link = await netlink.link(Node.device)
+        tree = htb_tree(TABLE, rate, link.limits)
+        await netlink.ensure(link.index, tree)
+        for command in senders:
+            node.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lower = tree.bands[-1] if len(senders) > 1 else None
+        flows = Flows(node, netlink, link.index, tree.bands[0], lower)
+        try:
+            async with asyncio.timeout(_GIVE_UP_S):
+                await flows.sent(rate.bytes_per_second * WARM_UP_S)
+        except TimeoutError as error:
+            raise ClusterError(f"{node.name} sends next to nothing; is iperf3 there?") from error
+        yield flows
 
 
 @contextmanager
