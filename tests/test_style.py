@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.calm
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ["shaper", "agent", "integrations", "scripts", "tests"]
 

@@ -15,6 +15,8 @@ from support import mortal_agent
 from p3_shaper.cluster import Node, Pair
 from p3_shaper.namespace import socket_in
 
+pytestmark = pytest.mark.calm
+
 TREES = {
     "default": (),
     "htb": (

@@ -4,6 +4,7 @@ A test marked `needs_kinds("prio", ...)` runs like any other where the kernel ha
 marked `lacks_kinds(...)` where it has none of them. All others, and those marked `second_kernel`,
 run at the end in the kernel that scripts/in-kernel boots, by a pytest of their own; what it reports
 of a test is reported here as that test's outcome. Without that kernel they fail: none is skipped.
+Tests marked `calm` run last here, while that kernel is at work on the others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from p3_shaper.kinds import missing_kinds
 
 IN_KERNEL = Path(__file__).parents[2] / "scripts" / "in-kernel"
 _NEEDS, _LACKS, _ALWAYS = "needs_kinds", "lacks_kinds", "second_kernel"
+_CALM = "calm"
 _LINK = "link:"
 _REPORTS = "P3_KERNEL_REPORTS"
 """Where the tests of the second kernel are reported to, if this is it: a file, a line a report."""
@@ -43,6 +46,7 @@ def register(config: pytest.Config) -> None:
         f"{_NEEDS}(*kinds): runs where the kernel has these kinds (of qdisc, filter, or link:KIND)",
         f"{_LACKS}(*kinds): runs where the kernel has none of these kinds",
         f"{_ALWAYS}: runs in the second kernel, whatever this one has",
+        f"{_CALM}: measures nothing, and bears another's load: runs beside the second kernel",
     ):
         config.addinivalue_line("markers", line)
     config.pluginmanager.register(_Here() if in_second_kernel() else _Elsewhere())
@@ -90,6 +94,7 @@ class _Elsewhere:
 
     def __init__(self) -> None:
         self._sent: list[str] = []
+        self._boot: _Boot | None = None
         self._reports: Reports | None = None
 
     @pytest.hookimpl(trylast=True)
@@ -97,19 +102,28 @@ class _Elsewhere:
         kinds = _Kinds(session.items)
         sent = [item for item in session.items if kinds.obstacle(item)]
         self._sent = [item.nodeid for item in sent]
+        here = [item for item in session.items if item not in sent]
+        calm = [item for item in here if sent and item.get_closest_marker(_CALM)]
         # To the end, so that what the others share is torn down as pytest expects.
-        session.items[:] = [item for item in session.items if item not in sent] + sent
+        session.items[:] = [item for item in here if item not in calm] + calm + sent
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if item.nodeid not in self._sent:
+        is_sent = item.nodeid in self._sent
+        if self._boot is None and self._sent and (is_sent or item.get_closest_marker(_CALM)):
+            self._boot = _Boot(item.config, self._sent)
+        if not is_sent or self._boot is None:
             return None
         if self._reports is None:
-            self._reports = _run(item.config, self._sent)
+            self._reports = self._boot.reports()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports[item.nodeid]:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    def pytest_sessionfinish(self) -> None:
+        if self._boot is not None:
+            self._boot.close()
 
 
 class _Reporter:
@@ -143,27 +157,57 @@ def _has_link(kind: str) -> bool:
     return "Unknown device type" not in done.stderr
 
 
-def _run(config: pytest.Config, nodeids: list[str]) -> Reports:
-    """Every test's reports; of one that the kernel or pytest did not get to, that it failed."""
-    with tempfile.TemporaryDirectory(prefix="p3t-kernel-") as directory:
-        reports, arguments = Path(directory, "reports"), Path(directory, "arguments")
-        reports.touch()
+class _Boot:
+    """The second kernel at work on tests, from the start on; `close` ends it whatever it is at."""
+
+    def __init__(self, config: pytest.Config, nodeids: list[str]) -> None:
+        self._config = config
+        self._nodeids = nodeids
+        self._held = ExitStack()
+        directory = self._held.enter_context(tempfile.TemporaryDirectory(prefix="p3t-kernel-"))
+        self._reports, self._said = Path(directory, "reports"), Path(directory, "said")
+        arguments = Path(directory, "arguments")
+        self._reports.touch()
         arguments.write_text("\n".join(nodeids))
         patience = f"faulthandler_timeout={_PATIENCE_WITH_A_TEST_S}"
-        command = [str(IN_KERNEL), "-w", directory, sys.executable, "-m", "pytest"]
-        ended = _output(
-            [*command, "-p", "no:cacheprovider", "-o", patience, f"@{arguments}"],
-            config.rootpath,
-            {**os.environ, _REPORTS: str(reports)},
-        )
-        found: Reports = {nodeid: [] for nodeid in nodeids}
-        for report in _read(config, reports):
+        pytest_there = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", patience]
+        with self._said.open("wb") as said:
+            self._process = self._held.enter_context(
+                subprocess.Popen(
+                    [str(IN_KERNEL), "-w", directory, *pytest_there, f"@{arguments}"],
+                    cwd=config.rootpath,
+                    env={**os.environ, _REPORTS: str(self._reports)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        self._held.callback(self._process.kill)  # which ends the kernel with it
+
+    def close(self) -> None:
+        """End it if it still runs; nothing is left."""
+        self._held.close()
+
+    def reports(self) -> Reports:
+        """Every test's reports; of one that the kernel or pytest did not get to, that it failed."""
+        ended = self._end()
+        found: Reports = {nodeid: [] for nodeid in self._nodeids}
+        for report in _read(self._config, self._reports):
             report.sections.append(("where", "in the second kernel, by scripts/in-kernel"))
             found[report.nodeid].append(report)
-    for nodeid, of_test in found.items():
-        if not any(report.when == "teardown" for report in of_test):
-            of_test.append(_not_ended(nodeid, ended))
-    return found
+        for nodeid, of_test in found.items():
+            if not any(report.when == "teardown" for report in of_test):
+                of_test.append(_not_ended(nodeid, ended))
+        return found
+
+    def _end(self) -> str:
+        """How it ended, and the last that it said."""
+        try:
+            how = f"ended with {self._process.wait(_PATIENCE_S)}"
+        except subprocess.TimeoutExpired:
+            how = f"was ended after {_PATIENCE_S} s more"
+            self._process.kill()
+        return f"scripts/in-kernel {how}:\n{self._said.read_text(errors='replace')[-4000:]}"
 
 
 def _read(config: pytest.Config, path: Path) -> Iterator[pytest.TestReport]:
@@ -172,27 +216,6 @@ def _read(config: pytest.Config, path: Path) -> Iterator[pytest.TestReport]:
         report = config.hook.pytest_report_from_serializable(config=config, data=data)
         assert isinstance(report, pytest.TestReport)
         yield report
-
-
-def _output(command: list[str], directory: Path, environment: dict[str, str]) -> str:
-    """How a command ended, and the last that it said."""
-    with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        ) as process:
-            try:
-                how = f"ended with {process.wait(_PATIENCE_S)}"
-            except subprocess.TimeoutExpired:
-                how = f"was ended after {_PATIENCE_S} s"
-            finally:
-                process.kill()  # which ends the kernel with it
-        said.seek(0)
-        return f"scripts/in-kernel {how}:\n{said.read().decode(errors='replace')[-4000:]}"
 
 
 def _not_ended(nodeid: str, ended: str) -> pytest.TestReport:
