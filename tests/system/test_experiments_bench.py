@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from experiments import bench_shaper
+from experiments.bench_shaper import Row
 from experiments.emulated_report import SettingRounds
 from experiments.transports import NAMES, TransportNumbers
 
@@ -53,3 +55,27 @@ def test_bench_transport(tmp_path: Path) -> None:
         assert transport.gigabytes_per_s > 0
         assert transport.cpu_s_per_gb > 0
         assert transport.title in out
+
+
+def test_bench_shaper(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.json"
+    out = run(
+        "bench_shaper", "--rounds", "1", "--seconds", "1", "--rates", "50mbit", "--json", file
+    )
+    (row,) = msgspec.json.decode(file.read_bytes(), type=list[Row])
+    assert row.asked == 50_000_000
+    assert 0 < row.leak < 1
+    assert 0 < row.backlogged <= 1
+    assert f"{row.rate / row.asked:.1%}" in out
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for path, words in (
+        (SCRIPTS, "a directory; name a file"),
+        (Path(__file__, "x"), "File exists"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            bench_shaper.parse(["--json", str(path)])
+        assert words in capsys.readouterr().err
