@@ -25,7 +25,8 @@ def models(draw: st.DrawFn) -> tuple[Parameter, ...]:
     )
 
 
-plans = st.builds(make_plan, models(), st.integers(1, 5), st.integers(1, 150))
+servers = st.lists(st.integers(0, 7), unique=True, max_size=4)
+plans = st.builds(make_plan, models(), st.integers(1, 5), st.integers(1, 150), servers)
 
 
 @given(plans)
@@ -71,11 +72,22 @@ def test_a_bias_travels_with_its_weight_and_the_first_layers_do_not_wait_for_eac
 
 @given(plans)
 def test_servers_differ_by_one_slice_at_most(plan: SlicePlan) -> None:
-    load = [0] * plan.world_size
+    load = dict.fromkeys(plan.servers, 0)
     for piece in plan.slices:
         load[piece.server] += piece.payload_bytes
     largest = max((piece.payload_bytes for piece in plan.slices), default=0)
-    assert max(load) - min(load) <= largest
+    assert max(load.values()) - min(load.values()) <= largest
+
+
+def test_payloads_go_between_workers_and_servers_alone() -> None:
+    plan = make_plan([], 3, servers=(1, 3, 4))
+    assert plan.members == 5
+    ways = {(one, to) for one in range(5) for to in range(5) if one != to and plan.sends(one, to)}
+    pushes = {(worker, server) for worker in range(3) for server in (1, 3, 4)}
+    assert ways == {way for way in pushes | {(b, a) for a, b in pushes} if way[0] != way[1]}
+    everyone = make_plan([], 3)
+    assert everyone.members == 3
+    assert all(everyone.sends(one, to) for one in range(3) for to in range(3))
 
 
 def test_servers_are_even_over_the_model_not_per_tensor() -> None:
@@ -90,6 +102,7 @@ def test_digests_agree_exactly_when_plans_do(parameters: tuple[Parameter, ...]) 
     plan = make_plan(parameters, 3, 60)
     assert plan.digest() == make_plan(parameters, 3, 60).digest()
     assert plan.digest() != make_plan(parameters, 4, 60).digest()
+    assert plan.digest() != make_plan(parameters, 3, 60, servers=(0, 1)).digest()
     assert plan.digest() != make_plan((*parameters, parameters[0]), 3, 60).digest()
 
 
