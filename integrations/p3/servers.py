@@ -3,14 +3,14 @@
 The workers' process group does not hold them, so that every collective of a training script, its
 own and torch's, is among workers alone. They meet in the store that the workers' group was made
 with (torch.distributed's TCPStore at MASTER_ADDR:MASTER_PORT): worker 0 leaves there what is to
-be served, and all leave there where they listen. It is trusted as torch.distributed trusts it,
-with pickles.
+be served, and all leave there where they listen.
 """
 
 from __future__ import annotations
 
 import atexit
 import base64
+import binascii
 import contextlib
 import os
 import pickle
@@ -21,6 +21,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from p3 import pickles
 from p3.default_group import default_store, exchange_over_default_group
 from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
 from p3.ps import ParameterServer
@@ -217,7 +218,10 @@ def _text_of(thing: object) -> str:
 
 
 def _object_of(text: bytes) -> object:
-    return pickle.loads(base64.b64decode(text))
+    try:
+        return pickles.load(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise P3Error(f"the workers' store holds what no rank left there: {error}") from error
 
 
 def _open(

@@ -6,7 +6,6 @@ p3's own few types are unpickled. Every read is bounded, in bytes and in time.
 
 from __future__ import annotations
 
-import io
 import pickle
 import socket
 import struct
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from p3 import pickles
 from p3.engine import P3Error, PeerLostError
 
 OBJECT_BYTES = 64 << 20
@@ -27,7 +27,6 @@ RETRY_S = 0.05
 _HELLO = struct.Struct("!8sI")
 _MAGIC = b"p3 star\n"
 _SIZE = struct.Struct("!Q")
-_MODULES = ("p3.", "p3_shaper.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +81,12 @@ class Star:
         """Give one's own object, get every rank's, in rank order (see `rendezvous.Exchange`)."""
         if self._place.rank:
             self._send(0, pickle.dumps(mine))
-            everyone = _load(self._receive(0))
+            everyone = pickles.load(self._receive(0))
             if not isinstance(everyone, list) or len(everyone) != self._place.world_size:
                 raise PeerLostError(self._text(0, "it sent something else"))
             return everyone
         peers = range(1, self._place.world_size)
-        gathered = [mine, *(_load(self._receive(peer)) for peer in peers)]
+        gathered = [mine, *(pickles.load(self._receive(peer)) for peer in peers)]
         answer = pickle.dumps(gathered)
         for peer in peers:
             self._send(peer, answer)
@@ -202,22 +201,6 @@ class Star:
 
     def _text(self, peer: int, reason: str) -> str:
         return f"rank {self._place.rank}: rank {peer} is lost at the start: {reason}; see its log"
-
-
-class _Unpickler(pickle.Unpickler):
-    """Only p3's own types; a stranger's pickle could call anything."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if not module.startswith(_MODULES):
-            raise pickle.UnpicklingError(f"{module}.{name} is none of p3's types")
-        return super().find_class(module, name)
-
-
-def _load(content: bytes | bytearray) -> object:
-    try:
-        return _Unpickler(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError) as error:
-        raise P3Error(f"what a rank sent at the start cannot be read: {error}") from error
 
 
 def _receive_into(sock: socket.socket, memory: memoryview) -> None:
