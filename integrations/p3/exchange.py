@@ -133,6 +133,7 @@ class Exchange:
         try:
             if not dying and not self.has_uncommitted and self._error is None:
                 self.synchronize()
+                self.updater.finish()
         except P3Error as error:
             # Raised where the training thread can see it if it still trains; said here if not.
             print(f"p3: {error}", file=sys.stderr)

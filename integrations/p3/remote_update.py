@@ -51,6 +51,10 @@ class UpdatingEngine(Engine, Protocol):
         """
         ...
 
+    def finish(self) -> None:
+        """No more commits; waits until all workers say so: the state of some may be here."""
+        ...
+
 
 class RemoteUpdater(Updater):
     """Stands in for an Updater. P3Error for settings that do not travel."""
@@ -108,6 +112,11 @@ class RemoteUpdater(Updater):
         self._attach()
         groups = None if settings is None else self._plain(settings)
         self._engine.commit(iteration, Commit(groups, tuple(sorted(absent))))
+
+    def finish(self) -> None:
+        """Wait until no worker wants anything of this rank's server any more."""
+        if self._engine is not None:
+            self._engine.finish()
 
     def apply(self, numbers: Sequence[int], settings: Sequence[Settings]) -> None:  # noqa: ARG002
         """Take parameters `numbers` as they came back."""

@@ -71,6 +71,9 @@ class Updater:
     def parameters_changed(self) -> None:
         """The user loaded parameters; for updates done elsewhere."""
 
+    def finish(self) -> None:
+        """No more updates; for those done elsewhere."""
+
     def apply(self, numbers: Sequence[int], settings: Sequence[Settings]) -> None:
         """Step parameters `numbers` with `settings` as they were when step() was called."""
         by_group: dict[int, list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -11,12 +12,13 @@ from p3.commits import Commit, CommitError, SettingsError
 from p3.commits import decode as decode_commit
 from p3.commits import encode as encode_commit
 from p3.engine import Job, P3Error, PlanMismatchError
-from p3.ps import CLOSE_S, PORT_BUFFER, ParameterServer
+from p3.ps import PORT_BUFFER, ParameterServer
 from p3.rendezvous import Exchange
 from p3.run_states import RunState, StateError
 from p3.run_states import decode as decode_states
 from p3.run_states import encode as encode_states
 from p3.server_update import Recipe, most_state_bytes
+from p3.slicing import Slice
 from p3.updates import Updates
 from p3.wire import ErrorCode, FrameType, NoteReceived, RemoteError
 
@@ -40,7 +42,8 @@ class UpdatingServer(ParameterServer):
         self.optimizer = self._updates.optimizer
         self._collecting: _Collecting | None = None
         self._updating = False
-        self._retired: set[int] = set()
+        self._finished: set[int] = set()
+        self._all_finished = threading.Event()
         self._workers = frozenset(range(job.plan.world_size))
         super().__init__(
             job,
@@ -76,33 +79,32 @@ class UpdatingServer(ParameterServer):
         elif server >= self._job.plan.world_size and self._job.rank == 0:
             self._loop.call(partial(self._send_state, server, index, encode_states(states)))
 
-    def close(self) -> None:
-        """As ParameterServer, but not before all workers close: they may want the state here."""
-        self._loop.call(self._retire)
-        self._loop.join()
+    def finish(self) -> None:
+        """No more commits; waits until all workers say so, or the engine has failed.
+
+        Until then they may want the state that is here. A worker that gives up does without.
+        """
+        self._loop.call(self._finish_commits)
+        self._all_finished.wait()
 
     # In the loop's thread
 
-    def _retire(self) -> None:
-        if not self._works or self._transport.failure is not None:
-            self._transport.conclude(CLOSE_S)
+    def _finish_commits(self) -> None:
+        if self._transport.failure is not None:
             return
         for peer in self._transport.peers:
             if peer not in self._gone:
                 self._transport.note(peer, FrameType.DONE, 0, 0, b"")
-        self._has_retired(self._job.rank)
+        self._has_finished(self._job.rank)
 
-    def _has_retired(self, worker: int) -> None:
-        self._retired.add(worker)
+    def _has_finished(self, worker: int) -> None:
+        self._finished.add(worker)
         self._check_gone()
-        self._conclude_if_all_have()
-
-    def _conclude_if_all_have(self) -> None:
-        if self._job.rank in self._retired and self._done_contributing() >= self._workers:
-            self._transport.conclude(CLOSE_S)
+        if self._done_contributing() >= self._workers:
+            self._all_finished.set()
 
     def _done_contributing(self) -> set[int]:
-        return self._gone | self._retired
+        return self._gone | self._finished
 
     def _commit(self, iteration: int, commit: Commit) -> None:
         if self._transport.failure is not None:
@@ -161,6 +163,7 @@ class UpdatingServer(ParameterServer):
         super()._ended(crashed)
         if self._collecting is not None:
             self._collecting.fail(P3Error("the engine is closed"))
+        self._all_finished.set()
 
     # What the transport tells
 
@@ -172,7 +175,7 @@ class UpdatingServer(ParameterServer):
             if event.type is FrameType.COMMIT:
                 self._stepped(peer, event.iteration, decode_commit(event.body))
             elif event.type is FrameType.DONE:
-                self._has_retired(peer)
+                self._has_finished(peer)
             elif event.type is FrameType.FETCH:
                 for piece in self.optimizer.slices:
                     state = encode_states(self.optimizer.dump(piece.index))
@@ -189,12 +192,15 @@ class UpdatingServer(ParameterServer):
     def left(self, peer: int) -> None:
         """See `transport.User`."""
         super().left(peer)
-        self._conclude_if_all_have()
+        self._has_finished(peer)
+        if self._collecting is not None and self._collecting.misses_of(peer, self._slices):
+            self._owed(peer, "the optimizer's state that is there")
 
     def failed(self, error: P3Error) -> None:
         """See `transport.User`."""
         if self._collecting is not None:
             self._collecting.fail(error)
+        self._all_finished.set()
         super().failed(error)
 
     def _may_note(self, peer: int, kind: FrameType) -> bool:
@@ -225,6 +231,10 @@ class _Collecting:
         self._states += states
         if not self._missing:
             self._future.set_result(self._states)
+
+    def misses_of(self, server: int, slices: Sequence[Slice]) -> bool:
+        """Whether `server` still owes some."""
+        return any(slices[index].server == server for index in self._missing)
 
     def fail(self, error: P3Error) -> None:
         """Unless all is there."""
