@@ -1,4 +1,4 @@
-"""Runs one program on every node of a cluster under torchrun, beside agents where wanted."""
+"""Runs one program on every node of a cluster, beside agents where wanted."""
 
 from __future__ import annotations
 
@@ -34,11 +34,17 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module for torchrun to run on every node, and what its run is called in logs."""
+    """A module to run on every node, and what its run is called in logs.
+
+    torchrun runs it, or `interpreter`, if given, with the variables that torchrun would set.
+    `environment` has more of them.
+    """
 
     name: str
     module: str
     arguments: tuple[str, ...]
+    interpreter: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
@@ -55,13 +61,36 @@ def run(
     goes to files in `logs`. Raises LaunchError when a node fails, or after PATIENCE_S without a
     sign of life; no process is left either way.
     """
+    with surroundings(cluster, logs, agent_rate) as (watch, environments):
+        port = next(_ports)
+        children = []
+        for node, environment in zip(cluster.nodes, environments, strict=True):
+            env = {**environment, **program.environment}
+            if program.interpreter is None:
+                argv = _torchrun_argv(cluster, node.index, port, program)
+            else:
+                argv = [str(program.interpreter), "-m", program.module, *program.arguments]
+                env |= rank_environment(cluster, node.index, port)
+            children.append(_start(watch, node, program.name, argv, (logs, env)))
+        return _Run(program, children, on_event).follow(watch)
+
+
+@contextmanager
+def surroundings(
+    cluster: Cluster, logs: Path, agent_rate: Rate | None
+) -> Iterator[tuple[Watch, list[dict[str, str]]]]:
+    """Agents on all nodes if there is a rate; a watch over them, and each node's environment."""
     logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="p3-") as directory, Watch() as watch:
         sockets = [Path(directory) / f"agent{node.index}.sock" for node in cluster.nodes]
+        environments = [
+            _environment(node, socket) for node, socket in zip(cluster.nodes, sockets, strict=True)
+        ]
         if agent_rate is None:
-            return _torchrun(watch, cluster, program, _Places(logs, sockets), on_event)
-        with _agents(watch, cluster, agent_rate, _Places(logs, sockets)):
-            return _torchrun(watch, cluster, program, _Places(logs, sockets), on_event)
+            yield watch, environments
+        else:
+            with _agents(watch, cluster, agent_rate, _Places(logs, sockets)):
+                yield watch, environments
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +158,6 @@ def _unexpected(ended: Ended) -> str:
     return f"{child.title} {how}: {child.last_words()} (log: {child.log})"
 
 
-def _torchrun(
-    watch: Watch,
-    cluster: Cluster,
-    program: Program,
-    places: _Places,
-    on_event: Callable[[Event], None],
-) -> list[Event]:
-    port = next(_ports)
-    children = []
-    for node, socket in zip(cluster.nodes, places.sockets, strict=True):
-        argv = _torchrun_argv(cluster, node.index, port, program)
-        where = (places.logs, _environment(node, socket))
-        children.append(_start(watch, node, program.name, argv, where))
-    return _Run(program, children, on_event).follow(watch)
-
-
 def _torchrun_argv(cluster: Cluster, index: int, port: int, program: Program) -> list[str]:
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
@@ -153,6 +166,16 @@ def _torchrun_argv(cluster: Cluster, index: int, port: int, program: Program) ->
         *("--master-addr", cluster.nodes[0].address, "--master-port", str(port)),
         *("-m", program.module, *program.arguments),
     ]
+
+
+def rank_environment(cluster: Cluster, rank: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank, one on each node."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(cluster.nodes)),
+        "MASTER_ADDR": cluster.nodes[0].address,
+        "MASTER_PORT": str(port),
+    }
 
 
 def _environment(node: Node, socket: Path) -> dict[str, str]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
-from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
-from experiments.messages import Failed, Started, tell
-
-DEVICE = "eth0"
-_PR_SET_PDEATHSIG = 1
+from experiments import process
 
 
 def begin() -> tuple[int, int]:
@@ -25,10 +18,7 @@ def begin() -> tuple[int, int]:
     The process ends when torchrun does, even if torchrun is killed, and an error that ends the
     process is told to the launcher first. One thread computes: nodes share the processors.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    rank = int(os.environ["RANK"])
-    _tell_errors(rank)
-    tell(Started(rank, os.getpid()))
+    rank = process.begin()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     return rank, dist.get_world_size()
@@ -44,29 +34,6 @@ def end() -> NoReturn:
     os._exit(0)
 
 
-def _tell_errors(rank: int) -> None:
-    usual = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        tell(Failed(rank, f"{kind.__name__}: {error}"))
-        usual(kind, error, trace)
-
-    sys.excepthook = hook
-
-
 def master_address() -> str:
     """The address of rank 0's node, as torchrun was told it."""
     return os.environ["MASTER_ADDR"]
-
-
-def sent_bytes(device: str = DEVICE) -> int:
-    """Bytes that `device` of this network namespace has sent so far, headers included.
-
-    LookupError when there is no such device.
-    """
-    # Unlike /sys/class/net, which shows the namespace that it was mounted in.
-    for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines():
-        name, _, counters = line.partition(":")
-        if name.strip() == device:
-            return int(counters.split()[8])
-    raise LookupError(f"no device {device} in this network namespace")

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from experiments import node, workloads
+from experiments import node, process, workloads
 from experiments.messages import Finished, Iterated, tell
 from experiments.workloads import Workload
 
@@ -100,7 +100,7 @@ def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> F
     starts: list[float] = []
     losses: list[float] = []
     dist.barrier()
-    cpu, sent = time.process_time(), node.sent_bytes()
+    cpu, sent = time.process_time(), process.sent_bytes()
     for iteration in range(iterations):
         starts.append(time.perf_counter())
         losses.append(_step(workload, trained.model, trained.optimizer, iteration))
@@ -119,7 +119,7 @@ def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> F
         digest=digest(workload.model),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         images=workload.images,
-        sent_bytes=node.sent_bytes() - sent,
+        sent_bytes=process.sent_bytes() - sent,
         payload_bytes=trained.payload_bytes(),
         cpu_s=time.process_time() - cpu,
     )

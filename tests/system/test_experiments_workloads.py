@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from experiments import dataset, digits, workloads
-from experiments.emulated_layers import DeviceClock, EmulatedLayer
+from experiments.device_clock import DeviceClock
+from experiments.emulated_layers import EmulatedLayer
 from experiments.train import digest
 
 pytestmark = pytest.mark.native_threads

@@ -1,0 +1,247 @@
+"""MXNet's own stores beside dist_p3, on emulated networks and shaped links, in turns.
+
+Each layer waits for the time that a device would take; parameters, gradients and bytes are real.
+MXNet's stores run a server beside each worker, as the paper's do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from experiments import launch, numbers_file
+from experiments.launch_mxnet import INTERPRETER, OVERLAP
+from experiments.outcome import Outcome
+from experiments.progress import Progress
+from experiments.report import percent, seconds, table, times
+from experiments.rounds import interleaved, spread
+from experiments.setting import Setting, parse_setting
+from p3_shaper.cluster import PORT_BUFFER, Cluster, ClusterError
+from p3_shaper.rates import RateError
+
+SETTINGS = ("vgg19@700mbit", "resnet50@400mbit")
+"""Communication takes as long as computing."""
+ROOT_PORT = "9191"
+ALIKE = {
+    **OVERLAP,
+    # A layer is split over the servers from a million elements on: a twentieth, as the networks.
+    "MXNET_KVSTORE_BIGARRAY_BOUND": "50000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A store: `key` names it in JSON; `van` is MXNet's network layer, None for no MXNet store."""
+
+    key: str
+    title: str
+    van: Mapping[str, str] | None
+    agents: bool = False
+
+
+SYSTEMS = (
+    System("dist_sync", "MXNet's dist_sync", {}),
+    System("mxnet_p3", "MXNet's own P3", {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "1"}),
+    System("dist_p3", "dist_p3", None, agents=True),
+)
+
+
+class StoreRounds(msgspec.Struct, frozen=True):
+    """One store in one setting; `dist_sync_over` is dist_sync's time over this one's."""
+
+    title: str
+    iteration_s: float
+    spread: float
+    share_of_bound: float
+    dist_sync_over: float | None
+    rounds_s: list[float]
+    cpu_s: float
+    megabytes_sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    settings: tuple[Setting, ...]
+    systems: tuple[System, ...]
+    nodes: int
+    rounds: int
+    iterations: int
+    json: Path | None
+    logs: Path
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Options from the command line; SystemExit with status 2 for what makes no sense."""
+    keys = [system.key for system in SYSTEMS]
+    parser = argparse.ArgumentParser(prog="bench_mxnet", description=__doc__)
+    parser.add_argument(
+        "--settings", nargs="+", default=SETTINGS, metavar="NET@RATE", help=" ".join(SETTINGS)
+    )
+    parser.add_argument("--systems", nargs="+", default=keys, choices=keys)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=12, help="in each round")
+    numbers_file.add_option(parser)
+    parser.add_argument("--logs", type=Path, default=Path("out/bench_mxnet"))
+    chosen = parser.parse_args(arguments)
+    for option, least in (("nodes", 2), ("rounds", 1), ("iterations", 2)):
+        if getattr(chosen, option) < least:
+            parser.error(f"--{option} {getattr(chosen, option)}: choose {least} or more")
+    try:
+        settings = tuple(map(parse_setting, chosen.settings))
+    except (RateError, ValueError) as error:
+        parser.error(str(error))
+    numbers_file.prepare(parser, chosen.json)
+    return Options(
+        settings=settings,
+        systems=tuple(system for system in SYSTEMS if system.key in chosen.systems),
+        nodes=chosen.nodes,
+        rounds=chosen.rounds,
+        iterations=chosen.iterations,
+        json=chosen.json,
+        logs=chosen.logs,
+    )
+
+
+def measure(options: Options, setting: Setting, system: System, title: str) -> Outcome:
+    """Train once, on a fresh cluster. Raises ClusterError or launch.LaunchError."""
+    with Cluster(options.nodes, setting.rate, PORT_BUFFER) as cluster:
+        environment = {**ALIKE, **_parameter_servers(cluster, system)}
+        store = "dist_p3" if system.van is None else "dist_sync"
+        program = launch.Program(
+            system.key,
+            "experiments.mxnet_train",
+            (
+                *("--store", store, "--workload", setting.workload),
+                *("--iterations", str(options.iterations)),
+            ),
+            interpreter=INTERPRETER,
+            environment=environment,
+        )
+        told = launch.run(
+            cluster,
+            program,
+            options.logs / str(setting),
+            agent_rate=setting.rate if system.agents else None,
+            on_event=Progress(title, options.iterations),
+        )
+        return Outcome(tuple(launch.finished(told)))
+
+
+def _parameter_servers(cluster: Cluster, system: System) -> dict[str, str]:
+    """Start MXNet's scheduler and servers, which end with the cluster; a worker's environment."""
+    if system.van is None:
+        return {}
+    common = {
+        **system.van,
+        "DMLC_PS_ROOT_URI": cluster.nodes[0].address,
+        "DMLC_PS_ROOT_PORT": ROOT_PORT,
+        "DMLC_NUM_WORKER": str(len(cluster.nodes)),
+        "DMLC_NUM_SERVER": str(len(cluster.nodes)),
+        "DMLC_INTERFACE": cluster.nodes[0].device,
+    }
+    roles = [("scheduler", cluster.nodes[0]), *(("server", node) for node in cluster.nodes)]
+    for role, node in roles:
+        node.popen(
+            [str(INTERPRETER), "-W", "ignore", "-c", "import mxnet"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **ALIKE, **common, "DMLC_ROLE": role, "OMP_NUM_THREADS": "1"},
+        )
+    return {**common, "DMLC_ROLE": "worker"}
+
+
+Collected = dict[str, dict[str, list[Outcome]]]
+"""Outcomes of every round so far, by setting and system."""
+
+
+def measure_all(options: Options, collected: Collected) -> str | None:
+    """Every round, into `collected`; the sentence of the failure that ended it early, if any."""
+    turns = [(setting, system) for setting in options.settings for system in options.systems]
+    try:
+        for number, (setting, system) in interleaved(turns, options.rounds):
+            title = f"round {number + 1}, {setting}, {system.title}"
+            outcome = measure(options, setting, system, title)
+            collected.setdefault(str(setting), {}).setdefault(system.key, []).append(outcome)
+    except (ClusterError, launch.LaunchError) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return None
+
+
+def summary(options: Options, collected: Collected) -> dict[str, dict[str, StoreRounds]]:
+    """The rounds so far as numbers, by setting and system."""
+    return {
+        str(setting): _stores(setting.bound_s(options.nodes), collected[str(setting)])
+        for setting in options.settings
+        if str(setting) in collected
+    }
+
+
+def _stores(bound_s: float, found: Mapping[str, Sequence[Outcome]]) -> dict[str, StoreRounds]:
+    medians = {key: statistics.median(o.iteration_s for o in found[key]) for key in found}
+    return {
+        system.key: StoreRounds(
+            title=system.title,
+            iteration_s=medians[system.key],
+            spread=spread([outcome.iteration_s for outcome in found[system.key]]),
+            share_of_bound=bound_s / medians[system.key],
+            dist_sync_over=(
+                medians["dist_sync"] / medians[system.key] if "dist_sync" in medians else None
+            ),
+            rounds_s=[outcome.iteration_s for outcome in found[system.key]],
+            cpu_s=statistics.median(outcome.cpu_s for outcome in found[system.key]),
+            megabytes_sent=found[system.key][-1].megabytes_sent,
+        )
+        for system in SYSTEMS
+        if system.key in found
+    }
+
+
+def text(numbers: Mapping[str, Mapping[str, StoreRounds]]) -> str:
+    """A table with a row for each setting and store."""
+    header = ("setting", "store", "iteration", "spread", "of bound", "against dist_sync", "MB sent")
+    rows = [
+        (
+            setting,
+            store.title,
+            seconds(store.iteration_s),
+            percent(store.spread),
+            percent(store.share_of_bound),
+            "-" if store.dist_sync_over is None else times(store.dist_sync_over),
+            f"{store.megabytes_sent:.0f}",
+        )
+        for setting, stores in numbers.items()
+        for store in stores.values()
+    ]
+    return table(header, rows)
+
+
+def main() -> int:
+    """The command; 1 when a system failed, after what was measured until then."""
+    options = parse(sys.argv[1:])
+    collected: Collected = {}
+    failure = measure_all(options, collected)
+    numbers = summary(options, collected)
+    print(text(numbers))
+    numbers_file.write(options.json, numbers)
+    if failure is not None:
+        print(f"bench_mxnet: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Layers for MXNet that only take the time that a device would take, and carry real parameters.
+
+As `emulated_layers` for torch: parameters, gradients and bytes are real, computing is sleeping.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+from mxnet import gluon
+
+from experiments.device_clock import DeviceClock
+from experiments.emulation import Emulation
+
+
+class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
+    """Scalar in, scalar out, after `forward_s`; MXNet runs it when the parameters are there."""
+
+    def __init__(self, forward_s: float, scale: float, clock: DeviceClock) -> None:
+        super().__init__()
+        self._forward_s = forward_s
+        self._scale = scale
+        self._clock = clock
+
+    def forward(
+        self,
+        is_train: bool,
+        req: list[str],
+        in_data: list[mx.nd.NDArray],
+        out_data: list[mx.nd.NDArray],
+        aux: list[mx.nd.NDArray],
+    ) -> None:
+        """Take the layer's time."""
+        del is_train, aux
+        self._clock.begin_forward(self._forward_s)
+        self.assign(out_data[0], req[0], in_data[0] + in_data[1][:1])
+        self._clock.end_forward()
+
+    def backward(  # noqa: PLR0917  (MXNet's)
+        self,
+        req: list[str],
+        out_grad: list[mx.nd.NDArray],
+        in_data: list[mx.nd.NDArray],
+        out_data: list[mx.nd.NDArray],
+        in_grad: list[mx.nd.NDArray],
+        aux: list[mx.nd.NDArray],
+    ) -> None:
+        """Take twice the layer's time; a gradient is a part of its parameter's value."""
+        del out_data, aux
+        self._clock.begin_backward(2 * self._forward_s)
+        self.assign(in_grad[0], req[0], out_grad[0])
+        for number in range(1, len(in_data)):
+            self.assign(in_grad[number], req[number], in_data[number] * self._scale)
+        self._clock.end_backward()
+
+
+_clock = DeviceClock()
+"""MXNet makes operators from strings alone; a process has one device."""
+
+
+@mx.operator.register("p3_emulated")
+class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
+    def __init__(self, forward_s: str, scale: str, tensors: str) -> None:
+        super().__init__(need_top_grad=True)
+        self._forward_s = float(forward_s)
+        self._scale = float(scale)
+        self._tensors = int(tensors)
+
+    def list_arguments(self) -> list[str]:
+        """The scalar, then the parameters."""
+        return ["value", *(f"tensor{number}" for number in range(self._tensors))]
+
+    def infer_shape(
+        self, in_shape: list[list[int]]
+    ) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+        """A scalar comes out."""
+        return in_shape, [in_shape[0]], []
+
+    def create_operator(self, *_: object) -> _Operator:
+        """One operator."""
+        return _Operator(self._forward_s, self._scale, _clock)
+
+
+class EmulatedLayer(gluon.Block):  # type: ignore[misc]
+    """Parameters of the given sizes, and a forward and backward pass of the given duration."""
+
+    def __init__(self, numels: tuple[int, ...], forward_s: float, scale: float) -> None:
+        super().__init__()
+        self._forward_s = forward_s
+        self._scale = scale
+        self._tensors = [
+            self.params.get(f"tensor{number}", shape=(numel,))
+            for number, numel in enumerate(numels)
+        ]
+
+    def forward(self, value: mx.nd.NDArray) -> mx.nd.NDArray:
+        """Scalar in, scalar out."""
+        return mx.nd.Custom(
+            value,
+            *(tensor.data() for tensor in self._tensors),
+            forward_s=self._forward_s,
+            scale=self._scale,
+            tensors=len(self._tensors),
+            op_type="p3_emulated",
+        )
+
+
+def emulated_network(emulation: Emulation, rank: int) -> gluon.Block:
+    """The network as a sequence of emulated layers."""
+    net = gluon.nn.Sequential()
+    for layer in emulation.architecture.layers:
+        numels, forward_s = emulation.tensor_numels(layer), emulation.forward_s(layer)
+        net.add(EmulatedLayer(numels, forward_s, 1e-3 * (rank + 1)))
+    return net

@@ -1,0 +1,84 @@
+"""Trains an emulated network with MXNet on one node, with the store that it is told."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import time
+
+import mxnet as mx
+from mxnet import autograd, gluon
+
+import p3.mxnet
+from experiments import process
+from experiments.emulation import emulations
+from experiments.messages import Finished, Iterated, tell
+from experiments.mxnet_layers import emulated_network
+
+
+def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) -> Finished:
+    """Train and measure. `compute_s` is left 0."""
+    starts: list[float] = []
+    losses: list[float] = []
+    cpu, sent = time.process_time(), process.sent_bytes()
+    value = mx.nd.zeros(1)
+    for iteration in range(iterations):
+        starts.append(time.perf_counter())
+        with autograd.record():
+            loss = net(value)
+        loss.backward()
+        trainer.step(1)
+        # Queued is not done: a program looks at its loss, which is there after forward.
+        losses.append(float(loss.asscalar()))
+        if rank == 0:
+            tell(Iterated(iteration, losses[-1]))
+    mx.nd.waitall()
+    ended = time.perf_counter()
+    parameters = [parameter.data() for parameter in net.collect_params().values()]
+    return Finished(
+        rank=rank,
+        starts=starts,
+        ended=ended,
+        losses=losses,
+        compute_s=0.0,
+        accuracy=None,
+        digest=hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in parameters)).hexdigest(),
+        parameters=sum(parameter.size for parameter in parameters),
+        images=1,
+        sent_bytes=process.sent_bytes() - sent,
+        payload_bytes=0,
+        cpu_s=time.process_time() - cpu,
+    )
+
+
+def main() -> None:
+    """Run on every node with RANK and the like in the environment."""
+    parser = argparse.ArgumentParser(prog="experiments.mxnet_train", description=__doc__)
+    parser.add_argument("--store", choices=("dist_p3", "dist_sync"), required=True)
+    parser.add_argument("--workload", choices=tuple(emulations()), required=True)
+    parser.add_argument("--iterations", type=int, required=True)
+    parser.add_argument("--port-buffer", type=int, default=256_000)
+    chosen = parser.parse_args()
+    rank = process.begin()
+    mx.random.seed(1)
+    net = emulated_network(emulations()[chosen.workload], rank)
+    net.initialize(mx.init.Uniform(1.0))
+    p3.mxnet.watch(net)
+    ours = chosen.store == "dist_p3"
+    trainer = gluon.Trainer(
+        # A list: of a dict MXNet takes the names' order, for its own priorities too.
+        list(net.collect_params().values()),
+        "sgd",
+        {"learning_rate": 1.0},
+        kvstore=p3.mxnet.Dist_P3(port_buffer=chosen.port_buffer) if ours else chosen.store,
+        # MXNet's own P3 cannot update on its servers.
+        update_on_kvstore=os.environ.get("DMLC_PS_VAN_TYPE") != "p3",
+    )
+    tell(train(rank, net, trainer, chosen.iterations))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
