@@ -98,8 +98,9 @@ class Sums:
         if failure is not None:
             completion(failure)
             return
-        layer = self._plan.parameters[parameter].layer
-        self._engine.advance(self._schedule.backward_position(iteration, layer))
+        if full:
+            layer = self._plan.parameters[parameter].layer
+            self._engine.advance(self._schedule.backward_position(iteration, layer))
         for index in full:
             self._engine.submit(index, iteration)
 
@@ -107,21 +108,22 @@ class Sums:
 
     def _done(self, index: int) -> None:
         complete: list[Completion] = []
-        position = -1
+        position: int | None = None
         with self._lock:
             for parameter in self._members[index]:
                 self._left[parameter] -= 1
                 if not self._left[parameter]:
                     self._left[parameter] = len(self._slices_of[parameter])
-                    layer = self._front.passed(self._plan.parameters[parameter].layer)
-                    following = self._iterations[parameter] + 1
-                    position = self._schedule.forward_position(following, layer)
-                    self._iterations[parameter] = following
+                    self._iterations[parameter] += 1
+                    reached = self._front.passed(self._plan.parameters[parameter].layer)
+                    if reached is not None:
+                        following = self._iterations[parameter]
+                        position = self._schedule.forward_position(following, reached)
                     if parameter in self._completions:
                         complete.append(self._completions.pop(parameter))
         for completion in complete:
             completion()
-        if position >= 0:
+        if position is not None:
             self._engine.advance(position)
 
     def _fail(self, error: P3Error) -> None:
@@ -149,11 +151,14 @@ class _Front:
         self._left = list(self._of_layer)
         self._first = 0
 
-    def passed(self, layer: int) -> int:
-        """One more parameter of `layer` has its sum; where forward may be by now."""
+    def passed(self, layer: int) -> int | None:
+        """One more parameter of `layer` has its sum; where forward gets to by that, if further."""
+        before = self._first
         self._left[layer] -= 1
         while self._first < len(self._left) and not self._left[self._first]:
             self._first += 1
+        if self._first == before:
+            return None
         reached = min(self._first, len(self._left) - 1)
         if self._first == len(self._left):
             self._left = list(self._of_layer)
