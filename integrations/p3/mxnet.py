@@ -176,10 +176,9 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         dying = getattr(sys, "last_value", None) is not None
         if dying:
             sums.close(P3Error(f"rank {self.rank} ends with an error: see its log"))
+            _drain()
             return
-        try:
-            mx.nd.waitall()
-        except mx.MXNetError as error:
+        if (error := _drain()) is not None:
             print(f"p3: {error}", file=sys.stderr)
         sums.close()
 
@@ -250,3 +249,18 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         if (name := np.dtype(array.dtype).name) not in DTYPES:
             raise P3Error(f"parameter {key} is {name}: dist_p3 takes {', '.join(DTYPES)}")
         return array
+
+
+def _drain() -> mx.MXNetError | None:
+    """Wait for all that MXNet has queued; the first error, if any.
+
+    MXNet raises one error a call, and would raise those that are left in its own exit handler.
+    """
+    first: mx.MXNetError | None = None
+    while True:
+        try:
+            mx.nd.waitall()
+        except mx.MXNetError as error:
+            first = first or error
+        else:
+            return first
