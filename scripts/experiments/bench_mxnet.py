@@ -76,6 +76,7 @@ class Options:
     nodes: int
     rounds: int
     iterations: int
+    timelines: Path | None
     json: Path | None
     logs: Path
 
@@ -91,6 +92,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=12, help="in each round")
+    parser.add_argument(
+        "--timelines", type=Path, help="a folder for rank 0's of the last round, by setting, store"
+    )
     numbers_file.add_option(parser)
     parser.add_argument("--logs", type=Path, default=Path("out/bench_mxnet"))
     chosen = parser.parse_args(arguments)
@@ -108,6 +112,7 @@ def parse(arguments: Sequence[str]) -> Options:
         nodes=chosen.nodes,
         rounds=chosen.rounds,
         iterations=chosen.iterations,
+        timelines=chosen.timelines,
         json=chosen.json,
         logs=chosen.logs,
     )
@@ -116,6 +121,7 @@ def parse(arguments: Sequence[str]) -> Options:
 def measure(options: Options, setting: Setting, system: System, title: str) -> Outcome:
     """Train once, on a fresh cluster. Raises ClusterError or launch.LaunchError."""
     with Cluster(options.nodes, setting.rate, PORT_BUFFER) as cluster:
+        folder = options.timelines
         environment = {**ALIKE, **_parameter_servers(cluster, system)}
         store = "dist_p3" if system.van is None else "dist_sync"
         program = launch.Program(
@@ -124,6 +130,7 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
             (
                 *("--store", store, "--workload", setting.workload),
                 *("--iterations", str(options.iterations)),
+                *(("--timeline", _timeline(folder, setting, system)) if folder else ()),
             ),
             interpreter=INTERPRETER,
             environment=environment,
@@ -136,6 +143,10 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
             on_event=Progress(title, options.iterations),
         )
         return Outcome(tuple(launch.finished(told)))
+
+
+def _timeline(folder: Path, setting: Setting, system: System) -> str:
+    return str((folder / f"{setting}-{system.key}.json").absolute())
 
 
 def _parameter_servers(cluster: Cluster, system: System) -> dict[str, str]:

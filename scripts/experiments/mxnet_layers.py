@@ -5,6 +5,9 @@ As `emulated_layers` for torch: parameters, gradients and bytes are real, comput
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+
 import mxnet as mx
 from mxnet import gluon
 
@@ -12,14 +15,24 @@ from experiments.device_clock import DeviceClock
 from experiments.emulation import Emulation
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A layer that computed, in seconds of perf_counter."""
+
+    name: str
+    layer: int
+    begin: float
+    end: float
+
+
 class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
     """Scalar in, scalar out, after `forward_s`; MXNet runs it when the parameters are there."""
 
-    def __init__(self, forward_s: float, scale: float, clock: DeviceClock) -> None:
+    def __init__(self, layer: int, forward_s: float, scale: float) -> None:
         super().__init__()
+        self._layer = layer
         self._forward_s = forward_s
         self._scale = scale
-        self._clock = clock
 
     def forward(
         self,
@@ -31,9 +44,11 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
     ) -> None:
         """Take the layer's time."""
         del is_train, req, aux
-        self._clock.begin_forward(self._forward_s)
+        began = time.perf_counter()
+        _clock.begin_forward(self._forward_s)
         mx.nd.broadcast_add(in_data[0], in_data[1][:1], out=out_data[0])
-        self._clock.end_forward()
+        _clock.end_forward()
+        spans.append(Span("forward", self._layer, began, time.perf_counter()))
 
     def backward(  # noqa: PLR0917  (MXNet's)
         self,
@@ -46,22 +61,27 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
     ) -> None:
         """Take twice the layer's time; a gradient is a part of its parameter's value."""
         del req, out_data, aux
-        self._clock.begin_backward(2 * self._forward_s)
+        began = time.perf_counter()
+        _clock.begin_backward(2 * self._forward_s)
         out_grad[0].copyto(in_grad[0])
         for value, gradient in zip(in_data[1:], in_grad[1:], strict=True):
             # A processor shared by all nodes is not to be busy with this: one operation each.
             mx.nd._internal._mul_scalar(value, scalar=self._scale, out=gradient)
-        self._clock.end_backward()
+        _clock.end_backward()
+        spans.append(Span("backward", self._layer, began, time.perf_counter()))
 
 
 _clock = DeviceClock()
 """MXNet makes operators from strings alone; a process has one device."""
+spans: list[Span] = []
+"""What the device has done, in order."""
 
 
 @mx.operator.register("p3_emulated")
 class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
-    def __init__(self, forward_s: str, scale: str, tensors: str) -> None:
+    def __init__(self, layer: str, forward_s: str, scale: str, tensors: str) -> None:
         super().__init__(need_top_grad=True)
+        self._layer = int(layer)
         self._forward_s = float(forward_s)
         self._scale = float(scale)
         self._tensors = int(tensors)
@@ -78,14 +98,15 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
 
     def create_operator(self, *_: object) -> _Operator:
         """One operator."""
-        return _Operator(self._forward_s, self._scale, _clock)
+        return _Operator(self._layer, self._forward_s, self._scale)
 
 
 class EmulatedLayer(gluon.Block):  # type: ignore[misc]
     """Parameters of the given sizes, and a forward and backward pass of the given duration."""
 
-    def __init__(self, numels: tuple[int, ...], forward_s: float, scale: float) -> None:
+    def __init__(self, layer: int, numels: tuple[int, ...], forward_s: float, scale: float) -> None:
         super().__init__()
+        self._layer = layer
         self._forward_s = forward_s
         self._scale = scale
         self._tensors = [
@@ -98,6 +119,7 @@ class EmulatedLayer(gluon.Block):  # type: ignore[misc]
         return mx.nd.Custom(
             value,
             *(tensor.data() for tensor in self._tensors),
+            layer=self._layer,
             forward_s=self._forward_s,
             scale=self._scale,
             tensors=len(self._tensors),
@@ -108,7 +130,7 @@ class EmulatedLayer(gluon.Block):  # type: ignore[misc]
 def emulated_network(emulation: Emulation, rank: int) -> gluon.Block:
     """The network as a sequence of emulated layers."""
     net = gluon.nn.Sequential()
-    for layer in emulation.architecture.layers:
+    for number, layer in enumerate(emulation.architecture.layers):
         numels, forward_s = emulation.tensor_numels(layer), emulation.forward_s(layer)
-        net.add(EmulatedLayer(numels, forward_s, 1e-3 * (rank + 1)))
+        net.add(EmulatedLayer(number, numels, forward_s, 1e-3 * (rank + 1)))
     return net

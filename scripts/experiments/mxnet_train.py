@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import sys
 import time
+from pathlib import Path
 
+import msgspec
 import mxnet as mx
 from mxnet import autograd, gluon
 
@@ -15,7 +16,7 @@ import p3.mxnet
 from experiments import process
 from experiments.emulation import emulations
 from experiments.messages import Finished, Iterated, tell
-from experiments.mxnet_layers import emulated_network
+from experiments.mxnet_layers import emulated_network, spans
 
 
 def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) -> Finished:
@@ -53,12 +54,32 @@ def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) 
     )
 
 
+def write_timeline(path: Path) -> None:
+    """What this node's device did, layer by layer, in Chrome's Trace Event Format."""
+    events = [
+        {
+            "name": f"{span.name} {span.layer}",
+            "cat": span.name,
+            "ph": "X",
+            "ts": span.begin * 1e6,
+            "dur": (span.end - span.begin) * 1e6,
+            "pid": 0,
+            "tid": span.name,
+            "args": {"layer": span.layer},
+        }
+        for span in spans
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode({"traceEvents": events}))
+
+
 def main() -> None:
     """Run on every node with RANK and the like in the environment."""
     parser = argparse.ArgumentParser(prog="experiments.mxnet_train", description=__doc__)
     parser.add_argument("--store", choices=("dist_p3", "dist_sync"), required=True)
     parser.add_argument("--workload", choices=tuple(emulations()), required=True)
     parser.add_argument("--iterations", type=int, required=True)
+    parser.add_argument("--timeline", type=Path, help="rank 0's, for chrome://tracing")
     parser.add_argument("--port-buffer", type=int, default=256_000)
     chosen = parser.parse_args()
     rank = process.begin()
@@ -77,7 +98,8 @@ def main() -> None:
         update_on_kvstore=os.environ.get("DMLC_PS_VAN_TYPE") != "p3",
     )
     tell(train(rank, net, trainer, chosen.iterations))
-    sys.stdout.flush()
+    if chosen.timeline is not None and rank == 0:
+        write_timeline(chosen.timeline)
 
 
 if __name__ == "__main__":
