@@ -22,6 +22,8 @@ OBJECT_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
 WAIT_S = 60.0
 """How long ranks wait for each other."""
+HELLO_S = 5.0
+"""How long whoever connects may take to say who it is; the others wait meanwhile."""
 RETRY_S = 0.05
 
 _HELLO = struct.Struct("!8sI")
@@ -159,7 +161,7 @@ class Star:
 
     def _greet(self, sock: socket.socket) -> None:
         """Take a rank in; whoever says something else is no rank."""
-        sock.settimeout(self._timeout)
+        sock.settimeout(min(HELLO_S, self._timeout))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello = bytearray(_HELLO.size)
         try:
@@ -175,6 +177,7 @@ class Star:
             self.close()
             raise P3Error(f"two processes say that they are rank {rank}: give each its own RANK")
         else:
+            sock.settimeout(self._timeout)
             self._peers[rank] = sock
 
     def _send(self, peer: int, content: bytes) -> None:

@@ -1,0 +1,121 @@
+"""Ranks meet at MASTER_PORT without a framework."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from support.ranks import free_port
+
+from p3.engine import P3Error, PeerLostError
+from p3.star import Place, Star, place_of
+from p3_shaper.bands import default_table
+
+WORLD = 3
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def in_all(
+    port: int, act: Callable[[Star, int], object], come: threading.Event | None = None
+) -> list[object]:
+    """What `act` returns on every rank, or the P3Error that ended it.
+
+    Ranks other than 0 wait for `come`.
+    """
+
+    def rank_of(rank: int) -> object:
+        if come is not None and rank:
+            come.wait(WAIT_S)
+        try:
+            with closing(Star(Place(rank, WORLD, "127.0.0.1", port), timeout=WAIT_S)) as star:
+                return act(star, rank)
+        except P3Error as error:
+            return error
+
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(rank_of, range(WORLD)))
+
+
+def test_everyone_hears_everyone_in_rank_order(port: int) -> None:
+    found = in_all(port, lambda star, rank: [star.exchange((rank, default_table())) for _ in "ab"])
+    assert found == [[[(rank, default_table()) for rank in range(WORLD)]] * 2] * WORLD
+
+
+def test_all_get_the_bytes_of_rank_0(port: int) -> None:
+    def broadcast(star: Star, rank: int) -> bytes:
+        memory = bytearray([rank]) * 3_000_000
+        star.broadcast(memoryview(memory))
+        return bytes(memory[-2:])
+
+    assert in_all(port, broadcast) == [b"\0\0"] * WORLD
+
+
+@pytest.mark.parametrize("says", [b"GET / HTTP/1.1\r\n", struct.pack("!8sI", b"p3 star\n", 99)])
+def test_a_stranger_is_sent_away(port: int, says: bytes) -> None:
+    come = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(in_all, port, lambda star, rank: star.exchange(rank), come=come)
+        with closing(connected(port)) as stranger:
+            stranger.sendall(says)
+            come.set()
+            assert ranks.result() == [list(range(WORLD))] * WORLD
+
+
+def connected(port: int) -> socket.socket:
+    """A connection to rank 0, which may be yet to listen."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        except ConnectionRefusedError:
+            continue
+
+
+def test_only_p3s_own_types_are_unpickled(port: int) -> None:
+    def send_a_foreign_type(star: Star, rank: int) -> object:
+        return star.exchange(socket.AF_INET if rank == 1 else rank)
+
+    errors = in_all(port, send_a_foreign_type)
+    assert "socket.AddressFamily is none of p3's types" in str(errors[0])
+    assert all(isinstance(error, P3Error) for error in errors)
+
+
+def test_a_rank_that_ends_is_named(port: int) -> None:
+    def leave(star: Star, rank: int) -> object:
+        return None if rank == 2 else star.exchange(rank)
+
+    zero, one, _ = in_all(port, leave)
+    assert isinstance(zero, PeerLostError)
+    assert "rank 0: rank 2 is lost at the start" in str(zero)
+    assert isinstance(one, PeerLostError)
+
+
+def test_a_rank_that_never_comes_is_named(port: int) -> None:
+    with pytest.raises(PeerLostError, match=r"still waits for ranks \[1\]"):
+        Star(Place(0, 2, "127.0.0.1", port), timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"RANK": ""}, "invalid literal"),
+        ({"RANK": "3"}, "RANK=3, WORLD_SIZE=3"),
+        ({"MASTER_PORT": "70000"}, "a port is 1 to 65535"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(change: dict[str, str], says: str) -> None:
+    sound = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert place_of(sound) == Place(0, 3, "127.0.0.1", 29500)
+    with pytest.raises(P3Error, match=says):
+        place_of({**sound, **change})
+    with pytest.raises(P3Error, match="'RANK' in the environment"):
+        place_of({key: value for key, value in sound.items() if key != "RANK"})
