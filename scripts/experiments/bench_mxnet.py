@@ -1,7 +1,7 @@
-"""MXNet's own stores beside dist_p3, on emulated networks and shaped links, in turns.
+"""MXNet's own stores beside dist_p3, on shaped links, in turns.
 
-Each layer waits for the time that a device would take; parameters, gradients and bytes are real.
-MXNet's stores run a server beside each worker, as the paper's do.
+Each layer of an emulated network waits for the time that a device would take; parameters,
+gradients and bytes are real. MXNet's stores run a server beside each worker, as the paper's do.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from experiments.report import percent, seconds, table, times
 from experiments.rounds import interleaved, spread
 from experiments.setting import Setting, parse_setting
 from p3_shaper.cluster import PORT_BUFFER, Cluster, ClusterError
-from p3_shaper.rates import RateError
+from p3_shaper.rates import RateError, parse_rate
 
-SETTINGS = ("vgg19@700mbit", "resnet50@400mbit")
-"""Communication takes as long as computing."""
+SETTINGS = ("vgg19@700mbit", "resnet50@400mbit", "resnet18@500mbit")
+"""Communication takes as long as computing, and twice as long for resnet18, which is a real
+network and computes."""
+REAL = "resnet18"
 ROOT_PORT = "9191"
 ALIKE = {
     **OVERLAP,
@@ -60,7 +62,7 @@ class StoreRounds(msgspec.Struct, frozen=True):
     title: str
     iteration_s: float
     spread: float
-    share_of_bound: float
+    share_of_bound: float | None
     dist_sync_over: float | None
     rounds_s: list[float]
     cpu_s: float
@@ -102,7 +104,7 @@ def parse(arguments: Sequence[str]) -> Options:
         if getattr(chosen, option) < least:
             parser.error(f"--{option} {getattr(chosen, option)}: choose {least} or more")
     try:
-        settings = tuple(map(parse_setting, chosen.settings))
+        settings = tuple(map(_setting, chosen.settings))
     except (RateError, ValueError) as error:
         parser.error(str(error))
     numbers_file.prepare(parser, chosen.json)
@@ -116,6 +118,11 @@ def parse(arguments: Sequence[str]) -> Options:
         json=chosen.json,
         logs=chosen.logs,
     )
+
+
+def _setting(text: str) -> Setting:
+    workload, at, rate = text.partition("@")
+    return Setting(REAL, parse_rate(rate)) if at and workload == REAL else parse_setting(text)
 
 
 def measure(options: Options, setting: Setting, system: System, title: str) -> Outcome:
@@ -195,20 +202,27 @@ def measure_all(options: Options, collected: Collected) -> str | None:
 def summary(options: Options, collected: Collected) -> dict[str, dict[str, StoreRounds]]:
     """The rounds so far as numbers, by setting and system."""
     return {
-        str(setting): _stores(setting.bound_s(options.nodes), collected[str(setting)])
+        str(setting): _stores(_bound_s(options, setting), collected[str(setting)])
         for setting in options.settings
         if str(setting) in collected
     }
 
 
-def _stores(bound_s: float, found: Mapping[str, Sequence[Outcome]]) -> dict[str, StoreRounds]:
+def _bound_s(options: Options, setting: Setting) -> float | None:
+    """None for a real network: what it computes depends on the processors that nodes share."""
+    return None if setting.workload == REAL else setting.bound_s(options.nodes)
+
+
+def _stores(
+    bound_s: float | None, found: Mapping[str, Sequence[Outcome]]
+) -> dict[str, StoreRounds]:
     medians = {key: statistics.median(o.iteration_s for o in found[key]) for key in found}
     return {
         system.key: StoreRounds(
             title=system.title,
             iteration_s=medians[system.key],
             spread=spread([outcome.iteration_s for outcome in found[system.key]]),
-            share_of_bound=bound_s / medians[system.key],
+            share_of_bound=None if bound_s is None else bound_s / medians[system.key],
             dist_sync_over=(
                 medians["dist_sync"] / medians[system.key] if "dist_sync" in medians else None
             ),
@@ -230,7 +244,7 @@ def text(numbers: Mapping[str, Mapping[str, StoreRounds]]) -> str:
             store.title,
             seconds(store.iteration_s),
             percent(store.spread),
-            percent(store.share_of_bound),
+            "-" if store.share_of_bound is None else percent(store.share_of_bound),
             "-" if store.dist_sync_over is None else times(store.dist_sync_over),
             f"{store.megabytes_sent:.0f}",
         )

@@ -1,4 +1,4 @@
-"""Trains an emulated network with MXNet on one node, with the store that it is told."""
+"""Trains a network with MXNet on one node, with the store that it is told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import argparse
 import hashlib
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import mxnet as mx
+import numpy as np
 from mxnet import autograd, gluon
 
 import p3.mxnet
@@ -18,17 +21,45 @@ from experiments.emulation import emulations
 from experiments.messages import Finished, Iterated, tell
 from experiments.mxnet_layers import emulated_network, spans
 
+RESNET18 = "resnet18"
+BATCH = 8
 
-def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) -> Finished:
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network, and the mean loss over its inputs, in autograd's scope."""
+
+    net: gluon.Block
+    loss: Callable[[], mx.nd.NDArray]
+
+
+def make(name: str, rank: int) -> Workload:
+    """An emulated network, or the real ResNet-18 of gluon's model zoo on pictures of noise."""
+    mx.random.seed(1)
+    if name != RESNET18:
+        net = emulated_network(emulations()[name], rank)
+        net.initialize(mx.init.Uniform(1.0))
+        value = mx.nd.zeros(1)
+        return Workload(net, lambda: net(value))
+    real = gluon.model_zoo.vision.get_resnet(1, 18, classes=10, thumbnail=True)
+    real.initialize(mx.init.Xavier())
+    real.hybridize()
+    random = np.random.RandomState(rank)
+    pictures = mx.nd.array(random.standard_normal((BATCH, 3, 32, 32)))
+    wanted = mx.nd.array(random.randint(0, 10, BATCH))
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    return Workload(real, lambda: loss_of(real(pictures), wanted).mean())
+
+
+def train(rank: int, workload: Workload, trainer: gluon.Trainer, iterations: int) -> Finished:
     """Train and measure. `compute_s` is left 0."""
     starts: list[float] = []
     losses: list[float] = []
     cpu, sent = time.process_time(), process.sent_bytes()
-    value = mx.nd.zeros(1)
     for iteration in range(iterations):
         starts.append(time.perf_counter())
         with autograd.record():
-            loss = net(value)
+            loss = workload.loss()
         loss.backward()
         trainer.step(1)
         # Queued is not done: a program looks at its loss, which is there after forward.
@@ -37,7 +68,9 @@ def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) 
             tell(Iterated(iteration, losses[-1]))
     mx.nd.waitall()
     ended = time.perf_counter()
-    parameters = [parameter.data() for parameter in net.collect_params().values()]
+    found = workload.net.collect_params().values()
+    # Running means are each node's own.
+    parameters = [parameter.data() for parameter in found if parameter.grad_req != "null"]
     return Finished(
         rank=rank,
         starts=starts,
@@ -47,7 +80,7 @@ def train(rank: int, net: gluon.Block, trainer: gluon.Trainer, iterations: int) 
         accuracy=None,
         digest=hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in parameters)).hexdigest(),
         parameters=sum(parameter.size for parameter in parameters),
-        images=1,
+        images=BATCH,
         sent_bytes=process.sent_bytes() - sent,
         payload_bytes=0,
         cpu_s=time.process_time() - cpu,
@@ -77,27 +110,25 @@ def main() -> None:
     """Run on every node with RANK and the like in the environment."""
     parser = argparse.ArgumentParser(prog="experiments.mxnet_train", description=__doc__)
     parser.add_argument("--store", choices=("dist_p3", "dist_sync"), required=True)
-    parser.add_argument("--workload", choices=tuple(emulations()), required=True)
+    parser.add_argument("--workload", choices=(*emulations(), RESNET18), required=True)
     parser.add_argument("--iterations", type=int, required=True)
     parser.add_argument("--timeline", type=Path, help="rank 0's, for chrome://tracing")
     parser.add_argument("--port-buffer", type=int, default=256_000)
     chosen = parser.parse_args()
     rank = process.begin()
-    mx.random.seed(1)
-    net = emulated_network(emulations()[chosen.workload], rank)
-    net.initialize(mx.init.Uniform(1.0))
-    p3.mxnet.watch(net)
+    workload = make(chosen.workload, rank)
+    p3.mxnet.watch(workload.net)
     ours = chosen.store == "dist_p3"
     trainer = gluon.Trainer(
         # A list: of a dict MXNet takes the names' order, for its own priorities too.
-        list(net.collect_params().values()),
+        list(workload.net.collect_params().values()),
         "sgd",
-        {"learning_rate": 1.0},
+        {"learning_rate": 0.01 if chosen.workload == RESNET18 else 1.0},
         kvstore=p3.mxnet.Dist_P3(port_buffer=chosen.port_buffer) if ours else chosen.store,
         # MXNet's own P3 cannot update on its servers.
         update_on_kvstore=os.environ.get("DMLC_PS_VAN_TYPE") != "p3",
     )
-    tell(train(rank, net, trainer, chosen.iterations))
+    tell(train(rank, workload, trainer, chosen.iterations))
     if chosen.timeline is not None and rank == 0:
         write_timeline(chosen.timeline)
 
