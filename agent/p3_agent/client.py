@@ -38,6 +38,7 @@ from p3_shaper.bands import BandError, BandTable
 __all__ = [
     "ControlError",
     "Registration",
+    "announce",
     "bands",
     "confirm",
     "hello",
@@ -140,6 +141,27 @@ def register(name: str, socket_path: Path = None) -> Registration | None:
             return None
         stack.pop_all()
         return Registration(connection)
+
+
+def announce(name: str, socket_path: Path = None) -> Registration | None:
+    """As `register`, for a process that works all the same without: neither waits nor raises.
+
+    The agent's answer is not read, so that a refusal goes unheard. None when no agent listens,
+    or when one listens but takes nothing now.
+    """
+    with ExitStack() as stack:
+        connection = stack.enter_context(_socket())
+        with suppress(OSError):
+            _say(connection, socket_path, RegisterJob(name))
+            stack.pop_all()
+            return Registration(connection)
+    return None
+
+
+def _say(connection: socket.socket, path: Path, request: Request) -> None:
+    connection.setblocking(False)
+    connection.connect(socket_path(path))
+    connection.sendall(encode(request))
 
 
 def _ask(path: Path, request: Request, expected: type[Answer]) -> Answer | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import warnings
+from pathlib import Path
 
 from p3.engine import PlanMismatchError
 from p3.rendezvous import Exchange
@@ -19,14 +23,7 @@ def agree_on_bands(exchange: Exchange, chosen: BandTable | None) -> BandTable:
 
     Raises PlanMismatchError when two nodes have different tables. Warns on a node without agent.
     """
-    mine = chosen or client.bands()
-    if mine is None:
-        warnings.warn(
-            "no p3-agent answers on this node: training goes on, but the network will not "
-            "put urgent slices first; start `p3-agent run` here as root",
-            NoAgentWarning,
-            stacklevel=2,
-        )
+    mine = chosen or _agents_bands()
     known: dict[BandTable, int] = {}
     for rank, table in enumerate(exchange(mine)):
         if isinstance(table, BandTable):
@@ -38,6 +35,35 @@ def agree_on_bands(exchange: Exchange, chosen: BandTable | None) -> BandTable:
             "give every node's p3-agent the same bands"
         )
     return next(iter(known), default_table())
+
+
+def _agents_bands() -> BandTable | None:
+    reason = "no p3-agent answers on this node"
+    try:
+        bands = client.bands()
+    except client.ControlError as error:
+        bands, reason = None, str(error)
+    if bands is None:
+        warnings.warn(
+            f"{reason}: training goes on, but the network will not "
+            "put urgent slices first; start `p3-agent run` here as root",
+            NoAgentWarning,
+            stacklevel=3,
+        )
+    return bands
+
+
+def announce_job(name: str) -> client.Registration | None:
+    """Have this node's agent, if there is one, tell of this process as one of job `name`.
+
+    It is told with torchrun's --rdzv-id before it, if that was given, else with the program's
+    name. Closing what is returned ends that, and so does the end of the process.
+    """
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    whose = Path(sys.argv[0]).stem if run == "none" else run
+    # What JobName allows.
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", whose).lstrip("._-")[:32]
+    return client.announce(f"{plain or 'training'}:{name}")
 
 
 def check_same(exchange: Exchange, what: str, mine: bytes) -> None:

@@ -42,7 +42,7 @@ class Owner(Protocol):
         """The peer sent something. May raise RemoteError, with which the channel breaks."""
         ...
 
-    def on_sent(self, count: int) -> None:
+    def on_sent(self, band: int, count: int) -> None:
         """A payload of `count` bytes is the kernel's now."""
         ...
 
@@ -212,7 +212,7 @@ class Channel:
             return False
         message, self._current = self._current, None
         if message is not None:
-            self._owner.on_sent(message.view.nbytes)
+            self._owner.on_sent(self.band, message.view.nbytes)
             _drop(message)
         elif self._said_last:
             with suppress(OSError):  # the peer may have closed first

@@ -64,8 +64,13 @@ class Job:
 class EngineStatistics:
     """What an engine has handed to the network since it started, without headers."""
 
-    payload_bytes_sent: int
+    payload_bytes_by_band: tuple[int, ...]
     slices_done: int
+
+    @property
+    def payload_bytes_sent(self) -> int:
+        """In all bands."""
+        return sum(self.payload_bytes_by_band)
 
 
 class Engine(Protocol):

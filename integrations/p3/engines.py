@@ -67,7 +67,7 @@ class Alone:
 
     def statistics(self) -> EngineStatistics:
         """Nothing is ever sent."""
-        return EngineStatistics(0, self._done)
+        return EngineStatistics((), self._done)
 
     def close(self) -> None:
         """Nothing is held."""

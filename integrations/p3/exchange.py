@@ -10,11 +10,13 @@ from __future__ import annotations
 import heapq
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from p3.engine import Agreed, Engine, Job, P3Error
+from p3.meter import Meter, Statistics, layer_names
 from p3.payloads import Payloads
 from p3.updater import Settings, Updater
 
@@ -41,6 +43,7 @@ class Exchange:
         self._schedule = agreed.schedule
         self._payloads = payloads
         self.updater = updater
+        self._meter = Meter(plan.layers)
         self._slices_of = plan.slices_of()
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
@@ -121,11 +124,21 @@ class Exchange:
         if parameters:
             layer = min(self._layer_of[parameter] for parameter in parameters)
             self.engine.advance(self._schedule.forward_position(self._iteration, layer))
-            self._wait(parameters, self._committed)
+            self._wait(parameters, self._committed, layer)
 
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
         self._wait(self._travelling, self._committed)
+
+    def statistics(self) -> Statistics:
+        """What was counted so far; any time, also after an error."""
+        return Statistics(
+            iterations=self._iteration,
+            waited_by_layer=dict(zip(layer_names(self._plan), self._meter.waited_s, strict=True)),
+            waited_elsewhere_s=self._meter.waited_elsewhere_s,
+            payload_bytes_by_band=self.engine.statistics().payload_bytes_by_band,
+            communication_s=self._meter.communication_s,
+        )
 
     def close(self) -> None:
         """Finish what is owed, unless the program is dying, then release engine and thread."""
@@ -146,7 +159,7 @@ class Exchange:
 
     def _hand_over(self, parameter: int, gradient: torch.Tensor | None) -> None:
         # The buffer may still hold the last iteration's sum if no forward waited for it.
-        self._wait((parameter,), self._iteration)
+        self._wait((parameter,), self._iteration, self._layer_of[parameter])
         self._given.add(parameter)
         if gradient is None:
             self._absent.add(parameter)
@@ -159,13 +172,15 @@ class Exchange:
             if not self._unfilled[index]:
                 self._unfilled[index] = len(self._members[index])
                 self._payloads.seal(index, self._absent)
+                self._meter.hands_over()
                 self.engine.submit(index, self._iteration)
 
-    def _wait(self, parameters: Collection[int], iterations: int) -> None:
+    def _wait(self, parameters: Collection[int], iterations: int, layer: int | None = None) -> None:
         # Counts only grow, so that what is seen without the lock holds; most often all is there.
         applied = self._applied
         if self._error is None and all(applied[p] >= iterations for p in parameters):
             return
+        began = time.perf_counter()
         with self._lock:
             for parameter in parameters:
                 while self._applied[parameter] < iterations and self._slices_of[parameter]:
@@ -174,11 +189,13 @@ class Exchange:
                     self._applied_more.wait()
             if self._error is not None:
                 raise self._error
+        self._meter.waited(layer, time.perf_counter() - began)
 
     # -- the engine's threads --------------------------------------------------------------
 
     def _on_done(self, index: int) -> None:
         with self._lock:
+            self._meter.comes_back()
             for parameter in self._members[index]:
                 self._left[parameter] -= 1
                 if not self._left[parameter]:

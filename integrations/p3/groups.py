@@ -81,7 +81,7 @@ class GlooGroups:
         self._waiting = 0  # handed over, not done
         self._under_way = 0  # issued to Gloo, not done
         self._done = 0
-        self._bytes = 0
+        self._bytes = [0] * job.schedule.bands
         self._failure = ""  # Gloo's words on the first collective that failed
         self._error: P3Error | None = None
         self._gone: tuple[int, str] | None = None
@@ -107,7 +107,7 @@ class GlooGroups:
             self._waiting += 1
             if self._gone is None:
                 for ready in self._queues[band].add(index, iteration):
-                    self._issue(self._groups[band], ready)
+                    self._issue(band, ready)
                 return
         self._lost(*self._gone)
 
@@ -117,7 +117,7 @@ class GlooGroups:
     def statistics(self) -> EngineStatistics:
         """What this rank sent and got back."""
         with self._changed:
-            return EngineStatistics(self._bytes, self._done)
+            return EngineStatistics(tuple(self._bytes), self._done)
 
     def close(self) -> None:
         """Shut every connection down, which ends what is under way. Again is harmless."""
@@ -131,10 +131,10 @@ class GlooGroups:
                 abandon(group)
         self._groups.clear()
 
-    def _issue(self, group: GlooGroup, index: int) -> None:
+    def _issue(self, band: int, index: int) -> None:
         self._under_way += 1
-        self._bytes += self._sums[index].sent_bytes
-        future = self._sums[index].start(group).get_future()
+        self._bytes[band] += self._sums[index].sent_bytes
+        future = self._sums[index].start(self._groups[band]).get_future()
         future.add_done_callback(self._when_done(index))
 
     def _when_done(self, index: int) -> Callable[[Gradient], None]:

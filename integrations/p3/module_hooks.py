@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from p3.agreement import agree_on_bands, check_same
+from p3.agreement import agree_on_bands, announce_job, check_same
 from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
 from p3.engine import Agreed, Engine, Job
 from p3.engines import EngineKind, EngineOptions
@@ -29,6 +29,7 @@ from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.tensors import dtype_name
 from p3.updater import Updater
+from p3_agent.client import Registration
 from p3_shaper.bands import BandTable
 
 Update = Literal["worker", "server"]
@@ -72,6 +73,7 @@ class ModuleHooks:
         self.exchange: Exchange | None = None
         self.sending = True
         self._closed = False
+        self._registration: Registration | None = None
         self._handles = [
             *(m.register_forward_pre_hook(self._enter, prepend=True) for m in model.modules()),
             *_gradient_handles(parameters, self._gradient),
@@ -113,6 +115,8 @@ class ModuleHooks:
         if self.exchange is not None and not self._closed:
             self._closed = True
             self.exchange.close()
+            if self._registration is not None:
+                self._registration.close()
 
     def _enter(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         if self.exchange is None:
@@ -150,6 +154,7 @@ class ModuleHooks:
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
         self.exchange = Exchange(agreed, payloads, updater, open_engine)
+        self._registration = announce_job(agreed.name)
         return self.exchange
 
     def _updater(

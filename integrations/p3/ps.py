@@ -90,7 +90,7 @@ class ParameterServer:
 
     def statistics(self) -> EngineStatistics:
         """What this rank has sent, as worker and as server."""
-        return EngineStatistics(self._transport.payload_bytes_sent, self._done)
+        return EngineStatistics(tuple(self._transport.payload_bytes_by_band), self._done)
 
     def close(self) -> None:
         """Send what other ranks still need from here, then release all. Again is harmless."""

@@ -20,6 +20,7 @@ from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
 from p3.engine import Engine, P3Error
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
+from p3.meter import Statistics
 from p3.module_hooks import ModuleHooks, Options, Update
 from p3.ps import PORT_BUFFER
 from p3.servers import check_servers, serve
@@ -29,6 +30,7 @@ __all__ = [
     "Distributed",
     "NoAgentWarning",
     "P3Error",
+    "Statistics",
     "distribute",
     "no_sync",
     "serve",
@@ -132,6 +134,11 @@ class Distributed(Optimizer):
         """Clear `.grad`. Gradients that no step() followed are dropped, on every rank alike."""
         self._working.drop_uncommitted()
         self._inner.zero_grad(set_to_none)
+
+    def stats(self) -> Statistics:
+        """What communication cost this rank so far; any time, costs next to nothing."""
+        exchange = self._working.exchange
+        return Statistics() if exchange is None else exchange.statistics()
 
     def synchronize(self) -> None:
         """Wait until every step() so far is applied; call before reading parameters directly."""

@@ -75,7 +75,7 @@ class Transport:
         windows: Mapping[int, int],
     ) -> None:
         self.position = 0
-        self.payload_bytes_sent = 0
+        self.payload_bytes_by_band = [0] * schedule.bands
         self.failure: P3Error | None = None
         self._schedule = schedule
         self._loop = loop
@@ -180,9 +180,9 @@ class Transport:
         elif isinstance(event, ErrorReceived):
             self.fail(_error_of(event), event.code)
 
-    def on_sent(self, count: int) -> None:
+    def on_sent(self, band: int, count: int) -> None:
         """See `channel.Owner`."""
-        self.payload_bytes_sent += count
+        self.payload_bytes_by_band[band] += count
 
     def on_broken(self, channel: Channel, error: RemoteError) -> None:
         """See `channel.Owner`."""

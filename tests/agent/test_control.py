@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from agent.running import Agent, Place, place, settled
@@ -101,6 +102,22 @@ def test_a_job_is_known_while_its_process_is_connected(where: str) -> None:
         two.close()
         assert jobs() == [("vgg/a-1", os.getpid(), 0)]
     assert jobs() == []
+
+
+def _jobs(where: str) -> list[str]:
+    status = client.status(where)
+    assert status is not None
+    return [job.name for job in status.jobs]
+
+
+def test_a_job_is_announced_without_waiting_for_an_answer(where: str, tmp_path: Path) -> None:
+    job = client.announce("vgg", where)
+    assert job is not None
+    with job:
+        # The agent may well answer others before it comes to this one.
+        known = next(filter(None, (_jobs(where) for _ in range(100))))
+        assert known == ["vgg"]
+    assert client.announce("vgg", tmp_path / "nobody.sock") is None
 
 
 def test_a_client_has_one_job_and_no_more_than_so_many_are_kept(where: str) -> None:

@@ -47,7 +47,7 @@ def test_alone_a_payload_is_its_own_sum() -> None:
     engine.advance(1)
     assert done == [0]
     assert torch.equal(payload, torch.arange(11.0))
-    assert engine.statistics() == EngineStatistics(0, 1)
+    assert engine.statistics() == EngineStatistics((), 1)
     engine.close()
     engine.submit(0, 1)
     assert done == [0]

@@ -77,3 +77,22 @@ def test_ranks_with_different_models_all_say_so(ranks: Ranks) -> None:
     for result in ranks.run("different_models"):
         assert result["kind"] == "PlanMismatchError"
         assert "[1]" in result["error"]
+
+
+@pytest.mark.parametrize("engine", ["groups", "ps"])
+def test_statistics_add_up_and_an_agent_hears_of_the_job(ranks: Ranks, engine: str) -> None:
+    results = ranks.run("statistics", engine)
+    for result in results:
+        assert result["untouched"]
+        assert result["iterations"] == result["steps"]
+        assert result["layers"] == ["0", "3", "5"]
+        assert all(wait >= 0 for wait in result["waits"])
+        assert sum(result["waits"]) == pytest.approx(result["waited_s"])
+        assert result["communication_s"] > 0
+        assert 0 <= result["overlap"] <= 1
+        assert len(result["bytes_by_band"]) == len(result["layers"])
+        assert sum(result["bytes_by_band"]) == result["bytes"] > 0
+        assert result["left"]
+    # The name that all ranks share tells processes of one job from those of another.
+    (job,) = {result["job"] for result in results}
+    assert job.startswith("rank:job")

@@ -10,9 +10,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support import scenarios, server_update
+from support import observed, scenarios, server_update
 
-SCENARIOS = {**scenarios.SCENARIOS, **server_update.SCENARIOS}
+SCENARIOS = {**scenarios.SCENARIOS, **observed.SCENARIOS, **server_update.SCENARIOS}
 
 
 def main() -> None:
