@@ -11,7 +11,8 @@ import heapq
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,6 +24,14 @@ from p3.updater import Settings, Updater
 BATCH_NUMEL = 50_000
 """Elements that one call of the optimizer may update: a call costs as much as about that many, so
 that more at once would hold the most urgent up, and fewer waste the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step() of the user's applies: these settings; these gradients, not the averages."""
+
+    settings: Sequence[Settings]
+    kept: dict[int, torch.Tensor | None] = field(default_factory=dict)
 
 
 class Exchange:
@@ -47,7 +56,8 @@ class Exchange:
         self._slices_of = plan.slices_of()
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
-        self._travelling = [p for p, slices in enumerate(self._slices_of) if slices]
+        self.travelling = [p for p, slices in enumerate(self._slices_of) if slices]
+        """Parameters with elements: all but those of none."""
         # The training thread's own.
         self._iteration = 0
         self._given: set[int] = set()
@@ -58,10 +68,12 @@ class Exchange:
         self._wake_updater = threading.Condition(self._lock)
         self._applied_more = threading.Condition(self._lock)
         self._left = [len(slices) for slices in self._slices_of]
+        self._summed = [0] * len(plan.parameters)
         self._applied = [0] * len(plan.parameters)
         self._ready: list[tuple[int, int, int]] = []
-        self._settings: dict[int, Sequence[Settings] | None] = {}
+        self._steps: dict[int, Step | None] = {}
         self._committed = 0
+        self._summing_awaited = False
         self._closing = False
         self._error: P3Error | None = None
         self.engine = open_engine(
@@ -92,8 +104,9 @@ class Exchange:
         if parameter in self._given:
             name = self._plan.parameters[parameter].name
             raise P3Error(
-                f"backward gave {name} a gradient twice without optimizer.step() between; "
-                "accumulate under p3.pytorch.no_sync(optimizer), the last backward outside it"
+                f"one backward pass gave {name} a gradient twice, as a module called twice under "
+                "torch.utils.checkpoint(use_reentrant=True) does: use use_reentrant=False, or run "
+                "the pass under p3.pytorch.no_sync(optimizer), and step() will send all"
             )
         # First, or the slices would get the band of the previous layer's position.
         self.engine.advance(
@@ -101,23 +114,47 @@ class Exchange:
         )
         self._hand_over(parameter, gradient)
 
-    def commit(self, settings: Sequence[Settings] | None) -> None:
+    def commit(
+        self,
+        settings: Sequence[Settings] | None,
+        kept: Mapping[int, torch.Tensor | None] | None = None,
+    ) -> None:
         """End the iteration: apply its updates with `settings`, or drop them for None.
 
-        Returns at once; the updates are made as the sums come back.
+        Parameters in `kept` are stepped with the gradient given there, or not for None. Returns
+        at once, the updates being made as the sums come back; after those in `kept`, if any, as
+        the user may change their gradients afterwards.
         """
-        for parameter in self._travelling:
-            if parameter not in self._given:
-                self._hand_over(parameter, None)
+        self._complete(dropped=settings is None)
         self.updater.committed(self._iteration, settings, self._absent)
         self._given.clear()
         self._absent.clear()
+        step = None if settings is None else Step(settings, dict(kept or {}))
         with self._lock:
-            self._settings[self._iteration] = settings
-            self._settings.pop(self._iteration - 2, None)
+            self._steps[self._iteration] = step
+            self._steps.pop(self._iteration - 2, None)
             self._iteration += 1
             self._committed = self._iteration
             self._wake_updater.notify()
+        if step is not None and step.kept:
+            self.wait(step.kept)
+            step.kept.clear()
+
+    def average(self, parameter: int) -> torch.Tensor | None:
+        """The iteration's averaged gradient, flattened, once it is in; None if no rank had one.
+
+        No gradient may be given in this iteration any more.
+        """
+        self._complete(dropped=False)
+        self._summing_awaited = True
+        self._wait((parameter,), self._iteration + 1, counts=self._summed)
+        self._summing_awaited = False
+        return self._average(parameter)
+
+    def last_average(self, parameter: int) -> torch.Tensor | None:
+        """As `average`, of the iteration that ended last; waits until it is applied."""
+        self.wait((parameter,))
+        return self._average(parameter)
 
     def enter(self, parameters: Sequence[int]) -> None:
         """A forward pass needs `parameters` now: wait for every committed update of them."""
@@ -126,9 +163,13 @@ class Exchange:
             self.engine.advance(self._schedule.forward_position(self._iteration, layer))
             self._wait(parameters, self._committed, layer)
 
+    def wait(self, parameters: Collection[int]) -> None:
+        """Wait until every committed update of `parameters` is applied."""
+        self._wait(parameters, self._committed)
+
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
-        self._wait(self._travelling, self._committed)
+        self._wait(self.travelling, self._committed)
 
     def statistics(self) -> Statistics:
         """What was counted so far; any time, also after an error."""
@@ -157,6 +198,17 @@ class Exchange:
             self._thread.join()
             self.engine.close()
 
+    def _complete(self, *, dropped: bool) -> None:
+        """Hand over what backward passes did not: `.grad` as it is, if there is one."""
+        for parameter in self.travelling:
+            if parameter not in self._given:
+                own = None if dropped else self.updater.own_gradient(parameter)
+                self._hand_over(parameter, own)
+
+    def _average(self, parameter: int) -> torch.Tensor | None:
+        present = self._payloads.present((parameter,))
+        return self._payloads.gradients[parameter] if present else None
+
     def _hand_over(self, parameter: int, gradient: torch.Tensor | None) -> None:
         # The buffer may still hold the last iteration's sum if no forward waited for it.
         self._wait((parameter,), self._iteration, self._layer_of[parameter])
@@ -175,15 +227,22 @@ class Exchange:
                 self._meter.hands_over()
                 self.engine.submit(index, self._iteration)
 
-    def _wait(self, parameters: Collection[int], iterations: int, layer: int | None = None) -> None:
+    def _wait(
+        self,
+        parameters: Collection[int],
+        iterations: int,
+        layer: int | None = None,
+        *,
+        counts: list[int] | None = None,
+    ) -> None:
         # Counts only grow, so that what is seen without the lock holds; most often all is there.
-        applied = self._applied
-        if self._error is None and all(applied[p] >= iterations for p in parameters):
+        counts = self._applied if counts is None else counts
+        if self._error is None and all(counts[p] >= iterations for p in parameters):
             return
         began = time.perf_counter()
         with self._lock:
             for parameter in parameters:
-                while self._applied[parameter] < iterations and self._slices_of[parameter]:
+                while counts[parameter] < iterations and self._slices_of[parameter]:
                     if self._error is not None:
                         raise self._error
                     self._applied_more.wait()
@@ -200,9 +259,12 @@ class Exchange:
                 self._left[parameter] -= 1
                 if not self._left[parameter]:
                     self._left[parameter] = len(self._slices_of[parameter])
+                    self._summed[parameter] += 1
                     key = (self._applied[parameter], self._layer_of[parameter], parameter)
                     heapq.heappush(self._ready, key)
             self._wake_updater.notify()
+            if self._summing_awaited:
+                self._applied_more.notify_all()
 
     def _on_error(self, error: P3Error) -> None:
         with self._lock:
@@ -248,6 +310,11 @@ class Exchange:
         return self._plan.parameters[entry[2]].numel
 
     def _apply(self, iteration: int, numbers: Sequence[int]) -> None:
-        settings = self._settings[iteration]
-        if settings is not None and (present := self._payloads.present(numbers)):
-            self.updater.apply(present, settings)
+        step = self._steps[iteration]
+        if step is None:
+            return
+        kept = step.kept
+        stepped = [number for number in numbers if kept.get(number) is not None]
+        stepped += self._payloads.present(number for number in numbers if number not in kept)
+        if stepped:
+            self.updater.apply(stepped, step.settings, kept)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -23,12 +24,13 @@ from p3.engine import Agreed, Engine, Job
 from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Exchange
 from p3.forward_order import ForwardWatch
+from p3.gradients import Gradients, in_backward
 from p3.payloads import Payloads
 from p3.remote_update import RemoteUpdater
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.tensors import dtype_name
-from p3.updater import Updater
+from p3.updater import Updater, own_gradient
 from p3_agent.client import Registration
 from p3_shaper.bands import BandTable
 
@@ -74,23 +76,26 @@ class ModuleHooks:
         self.sending = True
         self._closed = False
         self._registration: Registration | None = None
+        self._gradients = Gradients(parameters)
+        self._in_pass = False
+        self._pass_sends = False
         self._handles = [
-            *(m.register_forward_pre_hook(self._enter, prepend=True) for m in model.modules()),
+            *_module_handles(model, self._enter, self._settle),
             *_gradient_handles(parameters, self._gradient),
-            *_checkpoint_handles(model, self.synchronize),
             _loaded_handle(model, self._parameters_changed),
         ]
         atexit.register(self.close)
 
     def commit(self) -> None:
         """The user's step(): apply this iteration's updates as their sums come back."""
+        self._pass_ended()
         exchange = self.exchange or self._agree()
-        exchange.commit(exchange.updater.settings())
+        self._gradients.commit(exchange.updater.settings())
 
     def drop_uncommitted(self) -> None:
         """Forget gradients that no step() followed."""
-        if self.exchange is not None and self.exchange.has_uncommitted:
-            self.exchange.commit(None)
+        self._pass_ended()
+        self._gradients.drop()
 
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
@@ -112,13 +117,19 @@ class ModuleHooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._gradients.close()
         if self.exchange is not None and not self._closed:
             self._closed = True
             self.exchange.close()
             if self._registration is not None:
                 self._registration.close()
 
-    def _enter(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+    def _enter(self, module: nn.Module) -> None:
+        if in_backward() != -1:  # torch.utils.checkpoint computes again what has waited before
+            self._pass_began()
+            return
+        if self._in_pass:
+            self._pass_ended()  # it raised, and torch did not say so
         if self.exchange is None:
             self._watch.called(module)
         else:
@@ -128,9 +139,32 @@ class ModuleHooks:
         if self.exchange is not None:
             self.exchange.updater.parameters_changed()
 
+    def _settle(self, module: nn.Module) -> None:
+        if self.exchange is not None:
+            self.exchange.wait(self._watch.owned(module))
+
     def _gradient(self, number: int, gradient: Tensor) -> None:
-        if self.sending:
-            (self.exchange or self._agree()).give(number, gradient)
+        if not self.sending:
+            self._gradients.accumulated(number)
+            return
+        if not self._pass_sends:
+            self._pass_began()
+            self._pass_sends = True
+            self.exchange = self.exchange or self._agree()
+            self._gradients.begin()
+        assert self.exchange is not None
+        self.exchange.give(number, gradient)
+
+    def _pass_began(self) -> None:
+        # Reentrant checkpoints run passes inside of one; the outermost is the first to be seen,
+        # as it computes their modules again.
+        if not self._in_pass:
+            self._in_pass = True
+            queue: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+            queue(self._pass_ended)
+
+    def _pass_ended(self) -> None:
+        self._in_pass = self._pass_sends = False
 
     def _agree(self) -> Exchange:
         """Agree with all ranks on order, slices and bands, and open the engine."""
@@ -155,6 +189,7 @@ class ModuleHooks:
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
         self.exchange = Exchange(agreed, payloads, updater, open_engine)
         self._registration = announce_job(agreed.name)
+        self._gradients.open(self.exchange)
         return self.exchange
 
     def _updater(
@@ -176,37 +211,58 @@ class ModuleHooks:
         return updater, open_updating
 
 
-# torch leaves these three registrations untyped: that ends here.
+class _ModuleHook:
+    """Does `action` with the module. Copies and pickles of a model have hooks that do nothing."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Callable[[nn.Module], None]) -> None:
+        self._action = action
+
+    def __call__(self, module: nn.Module, *_: object) -> None:
+        self._action(module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleHook:
+        return _ModuleHook(_nothing)
+
+    def __reduce__(self) -> tuple[type[_ModuleHook], tuple[Callable[[nn.Module], None]]]:
+        return _ModuleHook, (_nothing,)
+
+
+def _nothing(module: nn.Module) -> None:
+    """What a copied hook does."""
+
+
+# torch leaves these registrations untyped: that ends here.
+def _module_handles(
+    model: nn.Module, enter: Callable[[nn.Module], None], settle: Callable[[nn.Module], None]
+) -> Iterator[RemovableHandle]:
+    entering, settling = _ModuleHook(enter), _ModuleHook(settle)
+    for module in model.modules():
+        yield module.register_forward_pre_hook(entering, prepend=True)
+        registrations: tuple[Register, ...] = (
+            module.register_state_dict_pre_hook,
+            module.register_load_state_dict_pre_hook,
+        )
+        for register in registrations:
+            yield register(settling)
+
+
 def _gradient_handles(
     parameters: list[nn.Parameter], on_gradient: Callable[[int, Tensor], None]
 ) -> Iterator[RemovableHandle]:
     for number, parameter in enumerate(parameters):
 
         def hook(parameter: Tensor, number: int = number) -> None:
-            if parameter.grad is not None:
-                on_gradient(number, parameter.grad)
+            gradient = own_gradient(parameter)
+            if gradient is not None:
+                # backward(create_graph=True) leaves it in the graph.
+                on_gradient(number, gradient.detach() if gradient.requires_grad else gradient)
 
         register: Register = parameter.register_post_accumulate_grad_hook
         yield register(hook)
 
 
-def _checkpoint_handles(
-    model: nn.Module, synchronize: Callable[[], None]
-) -> Iterator[RemovableHandle]:
-    def hook(*_: object) -> None:
-        synchronize()
-
-    registrations: tuple[Register, ...] = (
-        model.register_state_dict_pre_hook,
-        model.register_load_state_dict_pre_hook,
-    )
-    for register in registrations:
-        yield register(hook)
-
-
 def _loaded_handle(model: nn.Module, changed: Callable[[], None]) -> RemovableHandle:
-    def hook(*_: object) -> None:
-        changed()
-
     register: Register = model.register_load_state_dict_post_hook
-    return register(hook)
+    return register(_ModuleHook(lambda _: changed()))

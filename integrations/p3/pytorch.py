@@ -20,6 +20,7 @@ from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
 from p3.engine import Engine, P3Error
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
+from p3.gradients import OverlapWarning, refuse_others
 from p3.meter import Statistics
 from p3.module_hooks import ModuleHooks, Options, Update
 from p3.ps import PORT_BUFFER
@@ -29,6 +30,7 @@ from p3_shaper.bands import BandTable
 __all__ = [
     "Distributed",
     "NoAgentWarning",
+    "OverlapWarning",
     "P3Error",
     "Statistics",
     "distribute",
@@ -63,9 +65,10 @@ def distribute(
     call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
     slices and hold their state; the optimizer must be one of torch's that work by element.
 
-    Gradients are averaged over ranks, as DistributedDataParallel does. A module's `.grad` stays
-    this rank's own. Raises P3Error when torch.distributed is not initialised, a trained parameter
-    is not the model's, or the optimizer needs a closure (LBFGS).
+    Gradients are averaged over ranks, as DistributedDataParallel does. Whoever reads `.grad` after
+    backward() waits for the average, and is warned once (OverlapWarning; docs/pytorch.md has the
+    rules). Raises P3Error when torch.distributed is not initialised, a trained parameter is not
+    the model's or trained by P3 already, or the optimizer needs a closure (LBFGS).
     """
     if not dist.is_initialized():
         raise P3Error(
@@ -116,6 +119,9 @@ class Distributed(Optimizer):
         self.param_groups = optimizer.param_groups
         self.state = optimizer.state
         self._inner = optimizer
+        # The user's step hooks, also those registered before.
+        self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
         self._hooks = hooks
 
     @property
@@ -128,6 +134,8 @@ class Distributed(Optimizer):
         """End the iteration; returns at once. Raises P3Error for a closure."""
         if closure is not None:
             raise P3Error("step(closure) needs all parameters at once: call step() without one")
+        # A scheduler made from the user's optimizer asks it whether it has stepped.
+        self._inner._opt_called = True  # type: ignore[attr-defined]
         self._working.commit()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -195,4 +203,6 @@ def _trained(model: nn.Module, optimizer: Optimizer) -> tuple[list[nn.Parameter]
         )
     if not found:
         raise P3Error("the optimizer holds no parameter of the model that needs a gradient")
+    for name, parameter in found:
+        refuse_others(name, parameter)
     return [parameter for _, parameter in found], [name for name, _ in found]

@@ -118,7 +118,17 @@ class RemoteUpdater(Updater):
         if self._engine is not None:
             self._engine.finish()
 
-    def apply(self, numbers: Sequence[int], settings: Sequence[Settings]) -> None:  # noqa: ARG002
+    @property
+    def has_averages(self) -> bool:
+        """Parameters come back."""
+        return False
+
+    def apply(
+        self,
+        numbers: Sequence[int],
+        settings: Sequence[Settings],  # noqa: ARG002
+        kept: Mapping[int, torch.Tensor | None],  # noqa: ARG002
+    ) -> None:
         """Take parameters `numbers` as they came back."""
         for number in numbers:
             parameter = self._parameters[number]

@@ -10,13 +10,27 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch.optim import Optimizer
 
 Settings = Mapping[str, Any]
 """A parameter group's hyperparameters (torch types them Any), without its parameters."""
+
+
+class _Attribute(Protocol):
+    def __get__(self, tensor: torch.Tensor, owner: type | None = None) -> torch.Tensor | None: ...
+    def __set__(self, tensor: torch.Tensor, value: torch.Tensor | None) -> None: ...
+
+
+GRAD = cast(_Attribute, torch._C.TensorBase.__dict__["grad"])
+"""torch's own attribute, below that of `gradients.TrainedParameter`: never waits."""
+
+
+def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """`.grad` as autograd, or who assigned it, left it."""
+    return GRAD.__get__(parameter)
 
 
 class Updater:
@@ -52,12 +66,21 @@ class Updater:
                 state[shadow] = self._optimizer.state[parameter]
         self._stepper.state = state
 
+    def own_gradient(self, number: int) -> torch.Tensor | None:
+        """What this rank's backward passes left in the parameter's `.grad`."""
+        return own_gradient(self._parameters[number])
+
     def settings(self) -> tuple[Settings, ...]:
         """The hyperparameters in force now, by parameter group."""
         return tuple(
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         )
+
+    @property
+    def has_averages(self) -> bool:
+        """Whether averaged gradients come back; not where updates are done elsewhere."""
+        return True
 
     def committed(
         self, iteration: int, settings: Sequence[Settings] | None, absent: Collection[int]
@@ -74,13 +97,21 @@ class Updater:
     def finish(self) -> None:
         """No more updates; for those done elsewhere."""
 
-    def apply(self, numbers: Sequence[int], settings: Sequence[Settings]) -> None:
-        """Step parameters `numbers` with `settings` as they were when step() was called."""
+    def apply(
+        self,
+        numbers: Sequence[int],
+        settings: Sequence[Settings],
+        kept: Mapping[int, torch.Tensor | None],
+    ) -> None:
+        """Step parameters `numbers` with `settings` as they were when step() was called.
+
+        Their gradients are the averages, but for those in `kept`.
+        """
         by_group: dict[int, list[int]] = {}
         for number in numbers:
             by_group.setdefault(self._group_of[number], []).append(number)
         self._stepper.param_groups = [
-            {**settings[group], "params": [self._with_gradient(number) for number in members]}
+            {**settings[group], "params": [self._with_gradient(n, kept.get(n)) for n in members]}
             for group, members in by_group.items()
         ]
         self._stepper.step()
@@ -90,15 +121,16 @@ class Updater:
             if shadow in self._stepper.state:
                 self._optimizer.state[self._parameters[number]] = self._stepper.state[shadow]
 
-    def _with_gradient(self, number: int) -> torch.Tensor:
+    def _with_gradient(self, number: int, kept: torch.Tensor | None) -> torch.Tensor:
         parameter, shadow = self._parameters[number], self._shadows[number]
         if shadow.data_ptr() != parameter.data_ptr():  # the user moved the model's storage
             state = self._stepper.state.pop(shadow, None)
             shadow = self._shadows[number] = parameter.detach()
             if state is not None:
                 self._stepper.state[shadow] = state
-        gradient = self._gradients[number].view(parameter.shape)
-        shadow.grad = gradient.to(parameter.device)
+        if kept is None:
+            kept = self._gradients[number].view(parameter.shape).to(parameter.device)
+        shadow.grad = kept
         return shadow
 
 

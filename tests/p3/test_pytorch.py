@@ -63,7 +63,7 @@ def test_misuse_is_refused_with_a_sentence(ranks: Ranks) -> None:
         assert "model.parameters()" in said["foreign"]
         assert "without one" in said["closure"]
         assert "add the group first" in said["group"]
-        assert "no_sync" in said["twice"]
+        assert "already distributed" in said["again"]
 
 
 def test_an_optimizer_that_raises_is_heard_in_training(ranks: Ranks) -> None:

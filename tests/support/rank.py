@@ -10,9 +10,14 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support import observed, scenarios, server_update
+from support import loops, observed, scenarios, server_update
 
-SCENARIOS = {**scenarios.SCENARIOS, **observed.SCENARIOS, **server_update.SCENARIOS}
+SCENARIOS = {
+    **scenarios.SCENARIOS,
+    **observed.SCENARIOS,
+    **server_update.SCENARIOS,
+    **loops.SCENARIOS,
+}
 
 
 def main() -> None:

@@ -1,0 +1,60 @@
+"""Whatever a training loop does around backward() and step(), P3 trains as one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.ranks import SUPPORT, Ranks, start_ranks
+
+TOLERANCE = 2e-5
+ENGINES = ["groups", "ps"]
+SILENT = [
+    "plain", "accumulated_in_part", "many_forwards", "scheduled", "from_graph",
+]  # fmt: skip
+READING = ["clipped_norm", "clipped_value", "edited", "looked_at"]
+SENDING_AGAIN = ["zeroed_in_turn", "two_losses", "accumulated_aloud", "accumulated_all"]
+BOTH = ["clipped_between"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Ranks]:
+    """Two ranks that run scenarios; they must end well when their input does."""
+    with start_ranks(SUPPORT / "rank.py", world_size=2) as processes:
+        yield Ranks(processes)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("loop", SILENT + READING + SENDING_AGAIN + BOTH)
+def test_loop_equals_one_process(pair: Ranks, loop: str, engine: str) -> None:
+    results = pair.run("compare", loop, "nesterov", engine)
+    for result in results:
+        assert result["distance"] < TOLERANCE
+        assert result["off"] < TOLERANCE
+    assert len({result["digest"] for result in results}) == 1
+
+
+@pytest.mark.parametrize("loop", SILENT + READING + SENDING_AGAIN + BOTH)
+def test_what_costs_overlap_is_told_once(pair: Ranks, loop: str) -> None:
+    for result in pair.run("compare", loop, "adam", "groups"):
+        assert sum("was read" in text for text in result["told"]) == (loop in READING + BOTH)
+        assert sum("sends all" in text for text in result["told"]) == (loop in SENDING_AGAIN + BOTH)
+
+
+@pytest.mark.parametrize("make", ["grouped", "rmsprop", "adagrad", "fused", "foreach"])
+def test_optimizer_equals_one_process(pair: Ranks, make: str) -> None:
+    for result in pair.run(
+        "compare", "scheduled" if make == "grouped" else "clipped_norm", make, "groups"
+    ):
+        assert result["distance"] < TOLERANCE
+        assert result["off"] < TOLERANCE
+
+
+def test_reading_gradients_that_do_not_come_back_is_refused(pair: Ranks) -> None:
+    for result in pair.run("read_where_parameters_return"):
+        assert 'use update="worker"' in result["error"]
