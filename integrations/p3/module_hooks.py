@@ -15,12 +15,13 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.compiler import disable
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from p3.agreement import agree_on_bands, announce_job, check_same
 from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
-from p3.engine import Agreed, Engine, Job
+from p3.engine import Agreed, Engine, Job, P3Error
 from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Exchange
 from p3.forward_order import ForwardWatch
@@ -76,11 +77,13 @@ class ModuleHooks:
         self.sending = True
         self._closed = False
         self._registration: Registration | None = None
+        self._frozen = _held_frozen(model, optimizer)
         self._gradients = Gradients(parameters)
         self._in_pass = False
         self._pass_sends = False
+        enter: Callable[[nn.Module], None] = disable(self._enter)  # type: ignore[no-untyped-call]
         self._handles = [
-            *_module_handles(model, self._enter, self._settle),
+            *_module_handles(model, enter, self._settle),
             *_gradient_handles(parameters, self._gradient),
             _loaded_handle(model, self._parameters_changed),
         ]
@@ -89,6 +92,12 @@ class ModuleHooks:
     def commit(self) -> None:
         """The user's step(): apply this iteration's updates as their sums come back."""
         self._pass_ended()
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise P3Error(
+                    f"{name} needed no gradient at distribute() and does now: close() the "
+                    "optimizer and distribute() again after the change"
+                )
         exchange = self.exchange or self._agree()
         self._gradients.commit(exchange.updater.settings())
 
@@ -209,6 +218,16 @@ class ModuleHooks:
             return engine
 
         return updater, open_updating
+
+
+def _held_frozen(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, nn.Parameter]]:
+    """What the optimizer would step if it had gradients, and has none now."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in held and not parameter.requires_grad
+    ]
 
 
 class _ModuleHook:

@@ -10,13 +10,14 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support import loops, observed, scenarios, server_update
+from support import loops, models_in_use, observed, scenarios, server_update
 
 SCENARIOS = {
     **scenarios.SCENARIOS,
     **observed.SCENARIOS,
     **server_update.SCENARIOS,
     **loops.SCENARIOS,
+    **models_in_use.SCENARIOS,
 }
 
 
