@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from experiments.bounds import communication_s, iteration_bound_s
 from experiments.outcome import Outcome, largest_difference
 from experiments.report import percent, seconds, table, times
 from experiments.systems import DEMO
+from p3.bounds import communication_s, iteration_bound_s
 from p3_shaper.rates import Rate
 
 LOSS_TOLERANCE = 1e-3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.bounds import communication_s, iteration_bound_s
 from experiments.emulation import emulations
+from p3.bounds import communication_s, iteration_bound_s
 from p3_shaper.rates import Rate, parse_rate
 
 SETTINGS = (

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.architectures import Architecture, resnet50, vgg19
-from experiments.bounds import HEADER_OVERHEAD, communication_s, iteration_bound_s
 from experiments.comparison import Setting as DemoSetting
 from experiments.comparison import compare, text
 from experiments.emulated_report import Collected
@@ -21,6 +20,7 @@ from experiments.rounds import interleaved, spread
 from experiments.setting import parse_setting
 from experiments.systems import DEMO
 from experiments.transports import summary
+from p3.bounds import HEADER_OVERHEAD, communication_s, iteration_bound_s
 from p3_shaper.rates import RateError, parse_rate
 
 

@@ -6,7 +6,7 @@ HEADER_OVERHEAD = 1514 / 1448
 """Bytes on an Ethernet link for each byte of TCP payload: MTU 1500, time stamps on."""
 
 
-def communication_s(payload_bytes: int, nodes: int, bits_per_second: int) -> float:
+def communication_s(payload_bytes: int, nodes: int, bits_per_second: float) -> float:
     """Least seconds to sum `payload_bytes` over `nodes` whose links carry `bits_per_second`.
 
     Every node must send, and receive, 2 (N - 1) / N of its bytes: all but its share of the sums
