@@ -11,6 +11,7 @@ from typing import Protocol
 
 from p3.arithmetic import Add, Bytes
 from p3.schedule import Schedule
+from p3.slice_trace import SliceTrace
 from p3.slicing import SlicePlan
 from p3_shaper.bands import BandTable
 
@@ -47,6 +48,7 @@ class Job:
     it reports the slice done, and leaves the sum over ranks in it; `adders` has an addition for
     every dtype of the plan. `on_done(slice index)` and `on_error(error)` are called from the
     engine's threads, must return quickly and never raise; after `on_error` no slice is ever done.
+    `trace`, where there is one, wants to be told of the phases of a slice between the two.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Job:
     adders: Mapping[str, Add]
     on_done: Callable[[int], None]
     on_error: Callable[[P3Error], None]
+    trace: SliceTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from p3.gloo import Device, GlooGroup, abandon, open_gloo
 from p3.hangup import Address, HangupWatch, address_of
 from p3.schedule import service_order
 from p3.sockets import mark, tune
-from p3.sums import choose_sum
+from p3.sums import Sum, TracedSum, choose_sum
 from p3.tensors import tensor_of
 
 GRACE_SECONDS = 3.0
@@ -73,10 +73,12 @@ class GlooGroups:
     def __init__(self, job: Job, *, timeout_s: float = 300.0) -> None:
         self._job = job
         self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
-        self._sums = [
+        self._sums: list[Sum] = [
             choose_sum(tensor_of(payload, piece.dtype), job.plan.world_size)
             for payload, piece in zip(job.payloads, job.plan.slices, strict=True)
         ]
+        if (trace := job.trace) is not None:
+            self._sums = [TracedSum(way, trace, index) for index, way in enumerate(self._sums)]
         self._changed = threading.Condition()
         self._waiting = 0  # handed over, not done
         self._under_way = 0  # issued to Gloo, not done

@@ -17,6 +17,7 @@ from p3 import mesh, rendezvous
 from p3.aggregator import Aggregator, ContributionError, Sum
 from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
 from p3.loop import Loop
+from p3.ps_trace import TracedAggregator, TracedTransport
 from p3.rendezvous import Exchange
 from p3.transport import Transport
 from p3.wire import (
@@ -64,7 +65,9 @@ class ParameterServer:
         self._slices = job.plan.slices
         self._works = job.rank < job.plan.world_size
         self._views = [payload.data for payload in job.payloads]
-        self._aggregator = Aggregator(job.plan, job.rank, job.payloads, job.adders)
+        trace = job.trace
+        aggregator = Aggregator if trace is None else partial(TracedAggregator, trace)
+        self._aggregator = aggregator(job.plan, job.rank, job.payloads, job.adders)
         self._outstanding: dict[int, int] = {}
         self._gone: set[int] = set()
         self._done = 0
@@ -77,7 +80,8 @@ class ParameterServer:
         hosts = [endpoint.host for endpoint in endpoints]
         windows = receive_windows(port_buffer, hosts, job.rank, job.plan.sends)
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
-        self._transport = Transport(links, job.schedule, self._loop, self, windows=windows)
+        transport = Transport if trace is None else partial(TracedTransport, trace)
+        self._transport = transport(links, job.schedule, self._loop, self, windows=windows)
         self._loop.start()
 
     def submit(self, index: int, iteration: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from p3.meter import Statistics
 from p3.module_hooks import ModuleHooks, Options, Update
 from p3.ps import PORT_BUFFER
 from p3.servers import check_servers, serve
+from p3.trace import Trace, open_trace
 from p3_shaper.bands import BandTable
 
 __all__ = [
@@ -50,6 +52,7 @@ def distribute(
     bands: BandTable | None = None,
     servers: Sequence[int] = (),
     update: Update = "worker",
+    trace: str | Path | None = None,
 ) -> tuple[nn.Module, Distributed]:
     """Train `model` data-parallel, its most urgent gradient slices first.
 
@@ -64,6 +67,8 @@ def distribute(
     slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
     call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
     slices and hold their state; the optimizer must be one of torch's that work by element.
+    `trace` names a file for this rank's timeline (docs/timeline.md), written by close() or at exit;
+    with several ranks out.json stands for out.RANK.json.
 
     Gradients are averaged over ranks, as DistributedDataParallel does. Whoever reads `.grad` after
     backward() waits for the average, and is warned once (OverlapWarning; docs/pytorch.md has the
@@ -84,14 +89,19 @@ def distribute(
             "LBFGS evaluates a closure on all parameters together and cannot be "
             "applied parameter by parameter: use another optimizer"
         )
+    timeline = open_trace(trace, dist.get_rank(), dist.get_world_size())
     parameters, names = _trained(model, optimizer)
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
     what = repr((shapes, names, type(optimizer), servers, update)).encode()
     check_same(exchange_over_default_group, "model", what)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
+    kind = kind if timeline is None else timeline.traced(kind)
     options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers, update)
-    return model, Distributed(optimizer, ModuleHooks(model, optimizer, parameters, names, options))
+    hooks = ModuleHooks(model, optimizer, parameters, names, options)
+    if timeline is not None:
+        timeline.watch(model, zip(names, parameters, strict=True))
+    return model, Distributed(optimizer, hooks, timeline)
 
 
 def synchronize(optimizer: Distributed) -> None:
@@ -113,7 +123,9 @@ class Distributed(Optimizer):
     checkpoints work; the hyperparameters in force when step() is called are the ones applied.
     """
 
-    def __init__(self, optimizer: Optimizer, hooks: ModuleHooks) -> None:
+    def __init__(
+        self, optimizer: Optimizer, hooks: ModuleHooks, trace: Trace | None = None
+    ) -> None:
         self._hooks: ModuleHooks | None = None
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.param_groups = optimizer.param_groups
@@ -123,6 +135,7 @@ class Distributed(Optimizer):
         self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
         self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
         self._hooks = hooks
+        self._trace = trace
 
     @property
     def engine(self) -> Engine | None:
@@ -184,6 +197,8 @@ class Distributed(Optimizer):
     def close(self) -> None:
         """Finish what is owed and release sockets and threads; done at exit too."""
         self._working.close()
+        if self._trace is not None:
+            self._trace.close()
 
     @property
     def _working(self) -> ModuleHooks:

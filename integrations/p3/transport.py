@@ -85,12 +85,15 @@ class Transport:
         self._channels: dict[int, list[Channel]] = {}
         for link in sorted(links, key=lambda link: link.band.index):
             window = None if link.outgoing else windows.get(link.peer)
-            channel = Channel(link, loop, self, window)
+            channel = self._channel(link, window)
             self._channels.setdefault(link.peer, []).append(channel)
             if link.outgoing:
                 self._outgoing.setdefault(link.peer, []).append(channel)
         self._said_bye = dict.fromkeys(self._channels, 0)
         self._ending = False
+
+    def _channel(self, link: Link, window: int | None) -> Channel:
+        return Channel(link, self._loop, self, window)
 
     @property
     def peers(self) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.ranks import Ranks
 
@@ -96,3 +98,59 @@ def test_statistics_add_up_and_an_agent_hears_of_the_job(ranks: Ranks, engine: s
     # The name that all ranks share tells processes of one job from those of another.
     (job,) = {result["job"] for result in results}
     assert job.startswith("rank:job")
+
+
+PHASES = {
+    "groups": {"queued", "all-reduce"},
+    "ps": {"queued", "sending", "aggregation", "return"},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "update"), [("groups", "worker"), ("ps", "worker"), ("ps", "server")]
+)
+def test_a_timeline_has_every_slice_and_every_pass(ranks: Ranks, engine: str, update: str) -> None:
+    for rank, result in enumerate(ranks.run("timeline", engine, update)):
+        assert result["file"] == f"out.{rank}.json"
+        assert result["trace"]["otherData"] == {"rank": rank, "forgotten": 0}
+        events = result["trace"]["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+        tracks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        assert [name.split(":")[0] for name in tracks.values()] == [f"rank {rank}"] * len(tracks)
+        bands = {pid for pid, name in tracks.items() if "band" in name}
+        assert len(bands) == result["bands"]
+        told = [e for e in spans if e["pid"] in bands and e.get("args")]
+        slices = [e for e in told if not e["name"].startswith(("sum of ", "to rank "))]
+        assert len(slices) == len({(e["args"]["slice"], e["args"]["iteration"]) for e in slices})
+        assert len(slices) == result["slices"] > 0
+        assert {e["pid"] for e in slices} == bands
+        phases = {e["name"] for e in spans if e["pid"] in bands and not e.get("args")}
+        assert phases == PHASES[engine]
+        assert sum(e["name"].startswith("forward ") for e in spans) == 5 * 7
+        assert sum(e["name"].startswith("backward ") for e in spans) == 5 * 6
+        for pid in tracks:
+            for tid in {e["tid"] for e in spans if e["pid"] == pid}:
+                assert_nested([e for e in spans if (e["pid"], e["tid"]) == (pid, tid)])
+
+
+def assert_nested(spans: list[dict[str, Any]]) -> None:
+    """In one lane spans follow each other or lie within each other."""
+    open_until: list[int] = []
+    for span in sorted(spans, key=lambda span: (span["ts"], -span["dur"])):
+        while open_until and open_until[-1] <= span["ts"]:
+            open_until.pop()
+        end = span["ts"] + span["dur"]
+        assert not open_until or end <= open_until[-1], span
+        open_until.append(end)
+
+
+def test_a_timeline_that_cannot_be_written_is_refused_at_once(ranks: Ranks) -> None:
+    for result in ranks.run("timeline_refused"):
+        assert "/nonexistent/out." in result["error"]
+        assert "No such file" in result["error"]
+
+
+def test_a_timeline_is_written_after_an_error(ranks: Ranks) -> None:
+    for result in ranks.run("timeline_of_failure"):
+        assert result["failed"]
+        assert result["slices"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tempfile
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.optim import SGD
 from support.scenarios import OPTIMIZERS, STEPS, batches, distribute, network, train
 
+import p3
 from p3.engines import EngineName
+from p3.module_hooks import Update
+from p3.pytorch import P3Error
 from p3_agent.messages import MAX_REQUEST, SOCKET_VARIABLE, RegisterJob, decode_request
+from p3_shaper.bands import default_table
 
 
 @contextmanager
@@ -66,4 +72,67 @@ def statistics(engine: EngineName) -> dict[str, Any]:
         return result
 
 
-SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {"statistics": statistics}
+def timeline(engine: EngineName, update: Update = "worker") -> dict[str, Any]:
+    """What the file of a short training has: events of every rank, and what P3 counted."""
+    with tempfile.TemporaryDirectory(prefix="p3t-") as directory:
+        file = Path(directory) / "out.json"
+        model = network()
+        model, optimizer = p3.pytorch.distribute(
+            model,
+            OPTIMIZERS["sgd"](model),
+            engine=engine,
+            update=update,
+            slice_numel=1000,
+            bands=default_table(),
+            trace=file,
+        )
+        train(model, optimizer, batches(dist.get_rank()))
+        optimizer.close()
+        optimizer.close()
+        moved = optimizer.engine
+        assert moved is not None
+        (written,) = Path(directory).iterdir()
+        return {
+            "file": written.name,
+            "trace": json.loads(written.read_bytes()),
+            "slices": moved.statistics().slices_done,
+            "bands": len(moved.statistics().payload_bytes_by_band),
+        }
+
+
+def timeline_of_failure() -> dict[str, Any]:
+    """What is written when training has ended with an error."""
+
+    class Failing(SGD):
+        def step(self, closure: Any = None) -> Any:  # noqa: ARG002
+            raise ArithmeticError("no more numbers")
+
+    with tempfile.TemporaryDirectory(prefix="p3t-") as directory:
+        file = Path(directory) / "out.json"
+        model = network()
+        model, optimizer = p3.pytorch.distribute(
+            model, Failing(model.parameters(), lr=0.1), bands=default_table(), trace=file
+        )
+        failed = False
+        try:
+            train(model, optimizer, batches(dist.get_rank()))
+        except P3Error:
+            failed = True
+        optimizer.close()
+        (written,) = Path(directory).iterdir()
+        names = [event["name"] for event in json.loads(written.read_bytes())["traceEvents"]]
+        return {"failed": failed, "slices": sum("weight" in name for name in names)}
+
+
+def timeline_refused() -> dict[str, Any]:
+    model = network()
+    try:
+        p3.pytorch.distribute(model, OPTIMIZERS["sgd"](model), trace="/nonexistent/out.json")
+    except P3Error as error:
+        return {"error": str(error)}
+    return {}
+
+
+SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
+    function.__name__: function for function in (statistics, timeline, timeline_of_failure, timeline_refused)
+}
