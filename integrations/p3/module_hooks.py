@@ -230,7 +230,7 @@ def _held_frozen(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, nn.P
     ]
 
 
-class _ModuleHook:
+class ModuleHook:
     """Does `action` with the module. Copies and pickles of a model have hooks that do nothing."""
 
     __slots__ = ("_action",)
@@ -239,13 +239,14 @@ class _ModuleHook:
         self._action = action
 
     def __call__(self, module: nn.Module, *_: object) -> None:
+        """Called by torch."""
         self._action(module)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleHook:
-        return _ModuleHook(_nothing)
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleHook:
+        return ModuleHook(_nothing)
 
-    def __reduce__(self) -> tuple[type[_ModuleHook], tuple[Callable[[nn.Module], None]]]:
-        return _ModuleHook, (_nothing,)
+    def __reduce__(self) -> tuple[type[ModuleHook], tuple[Callable[[nn.Module], None]]]:
+        return ModuleHook, (_nothing,)
 
 
 def _nothing(module: nn.Module) -> None:
@@ -256,7 +257,7 @@ def _nothing(module: nn.Module) -> None:
 def _module_handles(
     model: nn.Module, enter: Callable[[nn.Module], None], settle: Callable[[nn.Module], None]
 ) -> Iterator[RemovableHandle]:
-    entering, settling = _ModuleHook(enter), _ModuleHook(settle)
+    entering, settling = ModuleHook(enter), ModuleHook(settle)
     for module in model.modules():
         yield module.register_forward_pre_hook(entering, prepend=True)
         registrations: tuple[Register, ...] = (
@@ -284,4 +285,4 @@ def _gradient_handles(
 
 def _loaded_handle(model: nn.Module, changed: Callable[[], None]) -> RemovableHandle:
     register: Register = model.register_load_state_dict_post_hook
-    return register(_ModuleHook(lambda _: changed()))
+    return register(ModuleHook(lambda _: changed()))

@@ -37,15 +37,16 @@ class SliceTrace:
             known[1].append((phase, clock()))
 
     def ends(self, index: int) -> None:
-        """Slice `index` is done."""
-        iteration, phases = self._under_way.pop(index)
-        self.beside("", index, iteration, phases)
+        """Slice `index` is done. One that was given up may still be: an engine has threads."""
+        if (known := self._under_way.pop(index, None)) is not None:
+            iteration, phases = known
+            self.beside("", index, iteration, phases)
 
     def gives_up(self) -> None:
         """No slice will be done any more."""
-        for index, (iteration, phases) in self._under_way.items():
+        while self._under_way:
+            index, (iteration, phases) = self._under_way.popitem()
             self.beside("unfinished:", index, iteration, phases)
-        self._under_way.clear()
 
     def beside(
         self, what: str, index: int, iteration: int, phases: Sequence[tuple[str, int]]

@@ -10,15 +10,15 @@ import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
+from torch.compiler import disable
 from torch.utils.hooks import RemovableHandle
 
 from p3.commits import Commit
 from p3.engine import Engine, EngineStatistics, Job, P3Error
 from p3.engines import EngineKind
-from p3.module_hooks import Register
+from p3.module_hooks import ModuleHook, Register
 from p3.remote_update import UpdatingEngine
 from p3.run_states import RunState
 from p3.slice_trace import SliceTrace
@@ -133,16 +133,16 @@ class PassTrace:
             handle.remove()
         self._handles.clear()
 
-    def _comes(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+    def _comes(self, module: nn.Module) -> None:
         self._waiting[module] = clock()
 
-    def _begins(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+    def _begins(self, module: nn.Module) -> None:
         now, came = clock(), self._waiting.pop(module, None)
         if came is not None and now - came >= MIN_WAIT_NS:
             self._timeline.add(Span(WAITS, f"wait {self._names[module]}", [("", came)], now, {}))
         self._inside.append((module, now))
 
-    def _ends(self, module: nn.Module, _: tuple[Any, ...], __: object) -> None:
+    def _ends(self, module: nn.Module) -> None:
         self._since = clock()
         # One that raised has not ended, nor will it.
         while self._inside:
@@ -159,10 +159,11 @@ class PassTrace:
         self._timeline.add(Span(COMPUTE, name, [("", began)], self._since, {}))
 
     def _module_handles(self, model: nn.Module) -> Iterator[RemovableHandle]:
+        comes, begins, ends = map(_outside_graphs, (self._comes, self._begins, self._ends))
         for module in model.modules():
-            yield module.register_forward_pre_hook(self._comes, prepend=True)
-            yield module.register_forward_pre_hook(self._begins)
-            yield module.register_forward_hook(self._ends)
+            yield module.register_forward_pre_hook(comes, prepend=True)
+            yield module.register_forward_pre_hook(begins)
+            yield module.register_forward_hook(ends)
 
     def _gradient_handles(
         self, parameters: Iterable[tuple[str, nn.Parameter]]
@@ -174,6 +175,12 @@ class PassTrace:
 
             register: Register = parameter.register_post_accumulate_grad_hook
             yield register(hook)
+
+
+def _outside_graphs(action: Callable[[nn.Module], None]) -> ModuleHook:
+    """A hook that torch.compile runs, and does not compile: it reads a clock."""
+    disabled: Callable[[nn.Module], None] = disable(action)  # type: ignore[no-untyped-call]
+    return ModuleHook(disabled)
 
 
 class Trace:

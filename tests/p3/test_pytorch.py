@@ -107,10 +107,13 @@ PHASES = {
 
 
 @pytest.mark.parametrize(
-    ("engine", "update"), [("groups", "worker"), ("ps", "worker"), ("ps", "server")]
+    ("engine", "update", "compiled"),
+    [("groups", "worker", True), ("ps", "worker", False), ("ps", "server", False)],
 )
-def test_a_timeline_has_every_slice_and_every_pass(ranks: Ranks, engine: str, update: str) -> None:
-    for rank, result in enumerate(ranks.run("timeline", engine, update)):
+def test_a_timeline_has_every_slice_and_every_pass(
+    ranks: Ranks, engine: str, update: str, compiled: bool
+) -> None:
+    for rank, result in enumerate(ranks.run("timeline", engine, update, compiled)):
         assert result["file"] == f"out.{rank}.json"
         assert result["trace"]["otherData"] == {"rank": rank, "forgotten": 0}
         events = result["trace"]["traceEvents"]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import socket
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.optim import SGD
 from support.scenarios import OPTIMIZERS, STEPS, batches, distribute, network, train
+from torch import nn
+from torch.optim import SGD
 
 import p3
 from p3.engines import EngineName
@@ -72,7 +77,7 @@ def statistics(engine: EngineName) -> dict[str, Any]:
         return result
 
 
-def timeline(engine: EngineName, update: Update = "worker") -> dict[str, Any]:
+def timeline(engine: EngineName, update: Update, compiled: bool) -> dict[str, Any]:
     """What the file of a short training has: events of every rank, and what P3 counted."""
     with tempfile.TemporaryDirectory(prefix="p3t-") as directory:
         file = Path(directory) / "out.json"
@@ -86,7 +91,15 @@ def timeline(engine: EngineName, update: Update = "worker") -> dict[str, Any]:
             bands=default_table(),
             trace=file,
         )
-        train(model, optimizer, batches(dist.get_rank()))
+        called: nn.Module = model
+        if compiled:
+            called = torch.compile(model, backend="eager")  # type: ignore[assignment]
+        with warnings.catch_warnings():
+            # The compiler looks at every tensor's, where hooks break its graphs.
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+            train(called, optimizer, batches(dist.get_rank()))
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            copied(batches(dist.get_rank())[0][0])  # a plain model, which tells nothing
         optimizer.close()
         optimizer.close()
         moved = optimizer.engine
@@ -134,5 +147,6 @@ def timeline_refused() -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: function for function in (statistics, timeline, timeline_of_failure, timeline_refused)
+    function.__name__: function
+    for function in (statistics, timeline, timeline_of_failure, timeline_refused)
 }
