@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from p3.engine import P3Error
 
@@ -49,6 +50,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def compute_s(self) -> float:
         """Seconds of an iteration's forward and backward pass without any network."""
         return sum(layer.forward_s + layer.backward_s for layer in self.layers)
+
+    def shrunk(self, factor: int) -> Profile:
+        """The same times with tensors `factor` times smaller, of 1 element at least."""
+        layers = tuple(
+            replace(
+                layer, numels=tuple(max(min(numel, 1), numel // factor) for numel in layer.numels)
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
 
     def write(self, path: Path) -> None:
         """As JSON. OSError when `path` cannot be written."""

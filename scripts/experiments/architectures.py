@@ -1,8 +1,8 @@
 """Published networks as values: parameter shapes and work per layer. Pure; imports no torch.
 
 Shapes and operations follow the networks' papers (VGG: arXiv 1409.1556, table 1, column E;
-ResNet: arXiv 1512.03385, table 1, with the stride on the 3x3 convolution as torchvision has it)
-for one image of 224x224.
+ResNet: arXiv 1512.03385, table 1) for one image of 224x224. Inception-v3 and a translation model
+are in modules of their own.
 """
 
 from __future__ import annotations
@@ -47,21 +47,26 @@ class Architecture:
         return sum(layer.flops for layer in self.layers)
 
 
-def _convolution(
-    name: str, channels: tuple[int, int], kernel: int, side: int, *, bias: bool
+def convolution(
+    name: str, channels: tuple[int, int], kernel: int | tuple[int, int], side: int, *, bias: bool
 ) -> Layer:
-    """A convolution from channels[0] to channels[1] whose output is `side` x `side`."""
+    """A convolution from channels[0] to channels[1] whose output is `side` x `side`.
+
+    `kernel` is a side, or height and width.
+    """
     inner, outer = channels
-    shape = (outer, inner, kernel, kernel)
+    shape = (outer, inner, *((kernel, kernel) if isinstance(kernel, int) else kernel))
     shapes = (shape, (outer,)) if bias else (shape,)
     return Layer(name, shapes, 2 * prod(shape) * side * side)
 
 
-def _batch_norm(name: str, channels: int, side: int) -> Layer:
+def batch_norm(name: str, channels: int, side: int) -> Layer:
+    """Scale and shift of `channels` planes of `side` x `side`."""
     return Layer(name, ((channels,), (channels,)), 2 * channels * side * side)
 
 
-def _linear(name: str, inner: int, outer: int) -> Layer:
+def linear(name: str, inner: int, outer: int) -> Layer:
+    """A fully connected layer with a bias."""
     return Layer(name, ((outer, inner), (outer,)), 2 * inner * outer)
 
 
@@ -74,23 +79,34 @@ def _vgg19_layers() -> Iterator[Layer]:
     side, inner = IMAGE_SIDE, 3
     for block, (outer, repeats) in enumerate(((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)), 1):
         for number in range(1, repeats + 1):
-            yield _convolution(f"conv{block}_{number}", (inner, outer), 3, side, bias=True)
+            yield convolution(f"conv{block}_{number}", (inner, outer), 3, side, bias=True)
             inner = outer
         side //= 2
-    yield _linear("fc6", inner * side * side, 4096)
-    yield _linear("fc7", 4096, 4096)
-    yield _linear("fc8", 4096, CLASSES)
+    yield linear("fc6", inner * side * side, 4096)
+    yield linear("fc7", 4096, 4096)
+    yield linear("fc8", 4096, CLASSES)
 
 
 def resnet50() -> Architecture:
-    """ResNet-50: 161 tensors, 25.56 million parameters, batch norms included."""
-    return Architecture("resnet50", tuple(_resnet50_layers()))
+    """ResNet-50 as in torchvision: 161 tensors, 25.56 million parameters, batch norms included.
+
+    The stride is on a block's 3x3 convolution; none has a bias.
+    """
+    return Architecture("resnet50", tuple(_resnet50_layers(gluon=False)))
 
 
-def _resnet50_layers() -> Iterator[Layer]:
+def resnet50_v1() -> Architecture:
+    """ResNet-50 as in MXNet's gluon model zoo: 193 tensors, 25.58 million parameters.
+
+    The stride is on a block's first convolution; its first and its last have biases.
+    """
+    return Architecture("resnet50_v1", tuple(_resnet50_layers(gluon=True)))
+
+
+def _resnet50_layers(*, gluon: bool) -> Iterator[Layer]:
     side = IMAGE_SIDE // 2
-    yield _convolution("conv1", (3, 64), 7, side, bias=False)
-    yield _batch_norm("bn1", 64, side)
+    yield convolution("conv1", (3, 64), 7, side, bias=False)
+    yield batch_norm("bn1", 64, side)
     side //= 2
     inner = 64
     for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 2):
@@ -98,20 +114,24 @@ def _resnet50_layers() -> Iterator[Layer]:
             before = side
             if block == 0 and stage > 2:
                 side //= 2
-            yield from _bottleneck(f"conv{stage}_{block + 1}", inner, width, (before, side))
+            sides = (side if gluon else before, side)
+            name = f"conv{stage}_{block + 1}"
+            yield from _bottleneck(name, inner, width, sides, bias=gluon)
             inner = 4 * width
-    yield _linear("fc", inner, CLASSES)
+    yield linear("fc", inner, CLASSES)
 
 
-def _bottleneck(name: str, inner: int, width: int, sides: tuple[int, int]) -> Iterator[Layer]:
-    before, side = sides
+def _bottleneck(
+    name: str, inner: int, width: int, sides: tuple[int, int], *, bias: bool
+) -> Iterator[Layer]:
+    first, side = sides
     outer = 4 * width
-    yield _convolution(f"{name}.1", (inner, width), 1, before, bias=False)
-    yield _batch_norm(f"{name}.1n", width, before)
-    yield _convolution(f"{name}.2", (width, width), 3, side, bias=False)
-    yield _batch_norm(f"{name}.2n", width, side)
-    yield _convolution(f"{name}.3", (width, outer), 1, side, bias=False)
-    yield _batch_norm(f"{name}.3n", outer, side)
+    yield convolution(f"{name}.1", (inner, width), 1, first, bias=bias)
+    yield batch_norm(f"{name}.1n", width, first)
+    yield convolution(f"{name}.2", (width, width), 3, side, bias=False)
+    yield batch_norm(f"{name}.2n", width, side)
+    yield convolution(f"{name}.3", (width, outer), 1, side, bias=bias)
+    yield batch_norm(f"{name}.3n", outer, side)
     if inner != outer:
-        yield _convolution(f"{name}.s", (inner, outer), 1, side, bias=False)
-        yield _batch_norm(f"{name}.sn", outer, side)
+        yield convolution(f"{name}.s", (inner, outer), 1, side, bias=False)
+        yield batch_norm(f"{name}.sn", outer, side)

@@ -16,24 +16,24 @@ from torch.autograd.function import FunctionCtx
 
 from experiments.device_clock import DeviceClock
 from experiments.emulation import Emulation
+from p3.profile import LayerProfile
 
 
 class EmulatedLayer(nn.Module):
-    """Parameters of the given sizes, and a forward and backward pass of the given duration.
+    """Parameters of a profiled layer's sizes, and passes of its durations.
 
     Input and output are a scalar. Every tensor's first element is added to it, so that the loss
     follows the parameters; a tensor's gradient is `gradient_scale` times its value, which costs
     little and differs from rank to rank.
     """
 
-    def __init__(
-        self, numels: tuple[int, ...], forward_s: float, clock: DeviceClock, gradient_scale: float
-    ) -> None:
+    def __init__(self, layer: LayerProfile, clock: DeviceClock, gradient_scale: float) -> None:
         super().__init__()
-        self.forward_s = forward_s
+        self.forward_s = layer.forward_s
+        self.backward_s = layer.backward_s
         self.clock = clock
         self.gradient_scale = gradient_scale
-        for number, numel in enumerate(numels):
+        for number, numel in enumerate(layer.numels):
             self.register_parameter(f"tensor{number}", nn.Parameter(torch.rand(numel)))
 
     def forward(self, value: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class _Emulated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layer = ctx.layer
-        layer.clock.begin_backward(2 * layer.forward_s)
+        layer.clock.begin_backward(layer.backward_s)
         gradients = [tensor * layer.gradient_scale for tensor in ctx.saved_tensors]
         layer.clock.end_backward()
         return (gradient, None, *gradients)
@@ -74,8 +74,5 @@ def emulated_network(emulation: Emulation, rank: int) -> nn.Module:
     clock = DeviceClock()
     scale = 1e-3 * (rank + 1)
     return nn.Sequential(
-        *(
-            EmulatedLayer(emulation.tensor_numels(layer), emulation.forward_s(layer), clock, scale)
-            for layer in emulation.architecture.layers
-        )
+        *(EmulatedLayer(layer, clock, scale) for layer in emulation.profile.layers)
     )

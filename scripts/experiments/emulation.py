@@ -1,38 +1,78 @@
-"""Published networks made smaller, and how long a device would compute them. Pure, no torch."""
+"""Published networks as profiles, and made smaller to be emulated. Pure, no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
 
-from experiments.architectures import Architecture, Layer, resnet50, vgg19
+from experiments.architectures import Architecture, resnet50, resnet50_v1, vgg19
+from experiments.inception import inception_v3
+from experiments.sockeye import sockeye
+from p3.profile import LayerProfile, Profile
+
+ITEMSIZE = 4
+PAPER_BATCH = 32
+"""Samples an iteration on each machine (the artifact's default)."""
+PAPER_SAMPLES_PER_S = {
+    "resnet50_v1": 101.9,
+    "vgg19": 55.1,
+    "inception_v3": 70.5,
+    "sockeye": 167.9,
+}
+"""One machine's throughput where its link is no limit: the highest of P3 in figure 7."""
+
+
+def profile(architecture: Architecture, samples: int, compute_s: float, source: str) -> Profile:
+    """The network at `samples` an iteration of `compute_s` seconds.
+
+    A third of the time is the forward pass, the rest backward, split by each layer's operations.
+    """
+    forward_s = [compute_s / 3 * layer.flops / architecture.flops for layer in architecture.layers]
+    return Profile(
+        architecture.name,
+        source,
+        samples,
+        ITEMSIZE,
+        tuple(
+            LayerProfile(layer.name, tuple(map(prod, layer.shapes)), seconds, 2 * seconds)
+            for layer, seconds in zip(architecture.layers, forward_s, strict=True)
+        ),
+    )
+
+
+def paper_profiles() -> dict[str, Profile]:
+    """The four models of the paper by name, computing as fast as on its machines."""
+    architectures = (resnet50_v1(), vgg19(), inception_v3(), sockeye())
+    return {
+        architecture.name: profile(
+            architecture,
+            PAPER_BATCH,
+            PAPER_BATCH / PAPER_SAMPLES_PER_S[architecture.name],
+            "published layout; time from figure 7 of arXiv 1905.03960, split by operations",
+        )
+        for architecture in architectures
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """How a network is emulated: tensors `shrink` times smaller, `compute_s` an iteration.
+    """How a network is emulated: `profile` has its times, and tensors `shrink` times smaller."""
 
-    A third of the time is the forward pass, the rest backward, split by each layer's operations.
-    """
-
-    architecture: Architecture
+    profile: Profile
     shrink: int
-    compute_s: float
 
-    def tensor_numels(self, layer: Layer) -> tuple[int, ...]:
-        """Elements of each of the layer's tensors."""
-        return tuple(max(1, prod(shape) // self.shrink) for shape in layer.shapes)
 
-    @property
-    def numel(self) -> int:
-        """Elements of the whole emulated network."""
-        return sum(sum(self.tensor_numels(layer)) for layer in self.architecture.layers)
-
-    def forward_s(self, layer: Layer) -> float:
-        """Seconds of the layer's forward pass; backward takes twice as long."""
-        return self.compute_s / 3 * layer.flops / self.architecture.flops
+def emulation(whole: Profile, shrink: int) -> Emulation:
+    """`whole` with tensors `shrink` times smaller; on links as much slower every ratio stays."""
+    return Emulation(whole.shrunk(shrink), shrink)
 
 
 def emulations() -> dict[str, Emulation]:
-    """The emulated networks by name, in the sizes that the facts were measured with."""
-    return {"vgg19": Emulation(vgg19(), 20, 0.5), "resnet50": Emulation(resnet50(), 10, 0.3)}
+    """The networks of the benches by name, as docs/performance.md has measured them."""
+    return {
+        name: emulation(profile(network, PAPER_BATCH, compute_s, "published layout"), shrink)
+        for name, network, shrink, compute_s in (
+            ("vgg19", vgg19(), 20, 0.5),
+            ("resnet50", resnet50(), 10, 0.3),
+        )
+    }

@@ -13,6 +13,7 @@ from mxnet import gluon
 
 from experiments.device_clock import DeviceClock
 from experiments.emulation import Emulation
+from p3.profile import LayerProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,13 @@ class Span:
 
 
 class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
-    """Scalar in, scalar out, after `forward_s`; MXNet runs it when the parameters are there."""
+    """Scalar in, scalar out, after its time; MXNet runs it when the parameters are there."""
 
-    def __init__(self, layer: int, forward_s: float, scale: float) -> None:
+    def __init__(self, layer: int, forward_s: float, backward_s: float, scale: float) -> None:
         super().__init__()
         self._layer = layer
         self._forward_s = forward_s
+        self._backward_s = backward_s
         self._scale = scale
 
     def forward(
@@ -59,10 +61,10 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
         in_grad: list[mx.nd.NDArray],
         aux: list[mx.nd.NDArray],
     ) -> None:
-        """Take twice the layer's time; a gradient is a part of its parameter's value."""
+        """Take the layer's time; a gradient is a part of its parameter's value."""
         del req, out_data, aux
         began = time.perf_counter()
-        _clock.begin_backward(2 * self._forward_s)
+        _clock.begin_backward(self._backward_s)
         out_grad[0].copyto(in_grad[0])
         for value, gradient in zip(in_data[1:], in_grad[1:], strict=True):
             # A processor shared by all nodes is not to be busy with this: one operation each.
@@ -79,10 +81,13 @@ spans: list[Span] = []
 
 @mx.operator.register("p3_emulated")
 class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
-    def __init__(self, layer: str, forward_s: str, scale: str, tensors: str) -> None:
+    def __init__(
+        self, layer: str, forward_s: str, backward_s: str, scale: str, tensors: str
+    ) -> None:
         super().__init__(need_top_grad=True)
         self._layer = int(layer)
         self._forward_s = float(forward_s)
+        self._backward_s = float(backward_s)
         self._scale = float(scale)
         self._tensors = int(tensors)
 
@@ -98,20 +103,20 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
 
     def create_operator(self, *_: object) -> _Operator:
         """One operator."""
-        return _Operator(self._layer, self._forward_s, self._scale)
+        return _Operator(self._layer, self._forward_s, self._backward_s, self._scale)
 
 
 class EmulatedLayer(gluon.Block):  # type: ignore[misc]
-    """Parameters of the given sizes, and a forward and backward pass of the given duration."""
+    """Parameters of a profiled layer's sizes, and passes of its durations."""
 
-    def __init__(self, layer: int, numels: tuple[int, ...], forward_s: float, scale: float) -> None:
+    def __init__(self, number: int, layer: LayerProfile, scale: float) -> None:
         super().__init__()
+        self._number = number
         self._layer = layer
-        self._forward_s = forward_s
         self._scale = scale
         self._tensors = [
             self.params.get(f"tensor{number}", shape=(numel,))
-            for number, numel in enumerate(numels)
+            for number, numel in enumerate(layer.numels)
         ]
 
     def forward(self, value: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -119,8 +124,9 @@ class EmulatedLayer(gluon.Block):  # type: ignore[misc]
         return mx.nd.Custom(
             value,
             *(tensor.data() for tensor in self._tensors),
-            layer=self._layer,
-            forward_s=self._forward_s,
+            layer=self._number,
+            forward_s=self._layer.forward_s,
+            backward_s=self._layer.backward_s,
             scale=self._scale,
             tensors=len(self._tensors),
             op_type="p3_emulated",
@@ -130,7 +136,6 @@ class EmulatedLayer(gluon.Block):  # type: ignore[misc]
 def emulated_network(emulation: Emulation, rank: int) -> gluon.Block:
     """The network as a sequence of emulated layers."""
     net = gluon.nn.Sequential()
-    for number, layer in enumerate(emulation.architecture.layers):
-        numels, forward_s = emulation.tensor_numels(layer), emulation.forward_s(layer)
-        net.add(EmulatedLayer(number, numels, forward_s, 1e-3 * (rank + 1)))
+    for number, layer in enumerate(emulation.profile.layers):
+        net.add(EmulatedLayer(number, layer, 1e-3 * (rank + 1)))
     return net

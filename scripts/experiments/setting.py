@@ -29,10 +29,10 @@ class Setting:
 
     def bound_s(self, nodes: int) -> float:
         """Least seconds of an iteration."""
-        emulation = emulations()[self.workload]
-        payload = 4 * emulation.numel
+        profile = emulations()[self.workload].profile
         return iteration_bound_s(
-            emulation.compute_s, communication_s(payload, nodes, self.rate.bits_per_second)
+            profile.compute_s,
+            communication_s(profile.payload_bytes, nodes, self.rate.bits_per_second),
         )
 
 

@@ -55,7 +55,7 @@ def p3_trained(
     workload: Workload, engine: Literal["groups", "ps"], slice_numel: int | None, port_buffer: int
 ) -> Trained:
     """P3 with the given engine."""
-    import p3  # noqa: PLC0415 - DDP's process carries nothing of ours
+    import p3  # noqa: PLC0415 - DDP's process runs nothing of ours
 
     model, optimizer = p3.pytorch.distribute(
         workload.model,

@@ -18,8 +18,6 @@ SEED = 20
 REAL_PREFIX = "digits-"
 DDP_BUCKET_MIB = 25
 """DistributedDataParallel's default."""
-EMULATED_IMAGES = 32
-"""Images that an emulated iteration stands for (the paper's batch a machine)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,10 @@ def _emulated(emulation: Emulation, rank: int) -> Workload:
         model=emulated_network(emulation, rank),
         batch=lambda _: (value, target),
         loss=lambda output, wanted: output - wanted,
-        images=EMULATED_IMAGES,
+        images=emulation.profile.samples,
         learning_rate=0.1,
         momentum=0.0,
-        compute_s=emulation.compute_s,
+        compute_s=emulation.profile.compute_s,
         # Smaller by as much as the tensors: in whole ones, DDP would wait for all of backward.
         bucket_mib=DDP_BUCKET_MIB / emulation.shrink,
     )

@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.architectures import Architecture, resnet50, vgg19
+from experiments.architectures import Architecture, resnet50, resnet50_v1, vgg19
 from experiments.comparison import Setting as DemoSetting
 from experiments.comparison import compare, text
 from experiments.emulated_report import Collected
 from experiments.emulated_report import text as emulated_text
-from experiments.emulation import emulations
+from experiments.emulation import emulations, paper_profiles
+from experiments.inception import inception_v3
 from experiments.messages import Event, Failed, Finished, Iterated, Measured, Started, heard
 from experiments.outcome import Outcome, largest_difference
 from experiments.report import table
 from experiments.rounds import interleaved, spread
 from experiments.setting import parse_setting
+from experiments.sockeye import sockeye
 from experiments.systems import DEMO
 from experiments.transports import summary
 from p3.bounds import HEADER_OVERHEAD, communication_s, iteration_bound_s
@@ -45,8 +47,14 @@ def a_rank(
 
 @pytest.mark.parametrize(
     ("network", "parameters", "tensors", "giga_multiplications"),
-    [(vgg19(), 143_667_240, 38, 19.63), (resnet50(), 25_557_032, 161, 4.10)],
-    ids=["vgg19", "resnet50"],
+    [
+        (vgg19(), 143_667_240, 38, 19.63),
+        (resnet50(), 25_557_032, 161, 4.10),
+        (resnet50_v1(), 25_575_912, 193, 3.87),
+        (inception_v3(), 23_834_568, 284, 5.72),
+        (sockeye(), 27_740_701, 37, 0.375),
+    ],
+    ids=["vgg19", "resnet50", "resnet50_v1", "inception_v3", "sockeye"],
 )
 def test_networks_are_the_published_ones(
     network: Architecture, parameters: int, tensors: int, giga_multiplications: float
@@ -65,11 +73,19 @@ def test_vgg19_has_most_parameters_in_one_layer() -> None:
 @pytest.mark.parametrize("name", emulations())
 def test_emulated_layers_take_the_whole_compute_time_between_them(name: str) -> None:
     emulation = emulations()[name]
-    forward = sum(map(emulation.forward_s, emulation.architecture.layers))
-    assert 3 * forward == pytest.approx(emulation.compute_s)
-    assert emulation.numel == pytest.approx(
-        emulation.architecture.numel / emulation.shrink, rel=1e-4
+    whole, compute_s = {"vgg19": (vgg19(), 0.5), "resnet50": (resnet50(), 0.3)}[name]
+    assert emulation.profile.compute_s == pytest.approx(compute_s)
+    assert 3 * sum(layer.forward_s for layer in emulation.profile.layers) == pytest.approx(
+        compute_s
     )
+    assert emulation.profile.numel == pytest.approx(whole.numel / emulation.shrink, rel=1e-4)
+
+
+def test_the_papers_models_compute_as_fast_as_its_machines() -> None:
+    models = paper_profiles()
+    assert list(models) == ["resnet50_v1", "vgg19", "inception_v3", "sockeye"]
+    for name, per_second in (("resnet50_v1", 101.9), ("sockeye", 167.9)):
+        assert models[name].samples / models[name].compute_s == pytest.approx(per_second)
 
 
 def test_communication_of_two_nodes_is_one_copy_each_way() -> None:

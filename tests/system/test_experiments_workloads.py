@@ -13,6 +13,7 @@ from experiments import dataset, digits, workloads
 from experiments.device_clock import DeviceClock
 from experiments.emulated_layers import EmulatedLayer
 from experiments.train import digest
+from p3.profile import LayerProfile
 
 pytestmark = pytest.mark.native_threads
 
@@ -87,7 +88,7 @@ def test_the_classifier_learns(data: Path) -> None:
 
 
 def test_an_emulated_layers_gradient_is_its_rank_s_share_of_its_value() -> None:
-    layer = EmulatedLayer((3, 2), 0.0, DeviceClock(), gradient_scale=0.5)
+    layer = EmulatedLayer(LayerProfile("", (3, 2), 0.0, 0.0), DeviceClock(), gradient_scale=0.5)
     output = layer(torch.zeros(()))
     first = torch.stack([parameter[0] for parameter in layer.parameters()])
     assert torch.equal(output, first.sum())
