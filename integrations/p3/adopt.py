@@ -23,10 +23,19 @@ def socket_inodes() -> frozenset[str]:
 
 def connections_since(before: frozenset[str]) -> list[socket.socket]:
     """Duplicates of the TCP connections opened since `before`; the caller closes them."""
+    return _streams_since(before, listening=False)
+
+
+def listeners_since(before: frozenset[str]) -> list[socket.socket]:
+    """Duplicates of the TCP listeners opened since `before`; the caller closes them."""
+    return _streams_since(before, listening=True)
+
+
+def _streams_since(before: frozenset[str], *, listening: bool) -> list[socket.socket]:
     return [
-        connection
+        stream
         for number, name in _sockets()
-        if name not in before and (connection := _connection(number)) is not None
+        if name not in before and (stream := _stream(number, listening=listening)) is not None
     ]
 
 
@@ -39,14 +48,16 @@ def _sockets() -> Iterator[tuple[int, str]]:
                 yield int(entry.name), name
 
 
-def _connection(number: int) -> socket.socket | None:
+def _stream(number: int, *, listening: bool) -> socket.socket | None:
     try:
         duplicate = socket.socket(fileno=os.dup(number))
     except OSError:
         return None
     if duplicate.family in _FAMILIES and duplicate.type == socket.SOCK_STREAM:
-        with suppress(OSError):
-            duplicate.getpeername()
+        if listening and duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return duplicate
+        with suppress(OSError):
+            if not listening and duplicate.getpeername():
+                return duplicate
     duplicate.close()
     return None

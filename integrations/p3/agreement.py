@@ -73,5 +73,6 @@ def check_same(exchange: Exchange, what: str, mine: bytes) -> None:
     if different:
         raise PlanMismatchError(
             f"ranks {different} have a different {what} than rank 0: model, dtypes, frozen "
-            "parameters, slice_numel, engine, servers and update must be the same on every rank"
+            "parameters, slice_numel, engine, servers, update and timeout must be the same on "
+            "every rank"
         )

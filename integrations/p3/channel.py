@@ -66,6 +66,7 @@ class Channel:
         self.band = link.band.index
         self.address = link.address
         self.concluded = False  # nothing more is to be sent
+        self.heard = False  # set when bytes come; whoever looks clears it
         self._sock = link.sock
         self._connection = link.connection
         self._loop = loop
@@ -73,6 +74,7 @@ class Channel:
         self._heap: list[Message] = []
         self._current: Message | None = None
         self._writing: list[memoryview] = []
+        self._ping_due = False
         self._last: Callable[[], bytes] | None = None
         self._said_last = False
         self._blocked = False
@@ -114,6 +116,13 @@ class Channel:
         heapq.heappush(self._heap, message)
         if not self._blocked:
             self.on_writable()
+
+    def ping(self) -> None:
+        """Show that this rank runs, after the frame under way; what comes after BYE need not."""
+        if self._last is None and self._open:
+            self._ping_due = True
+            if not self._blocked:
+                self.on_writable()
 
     def conclude(self) -> None:
         """Say BYE after all that waits, and nothing more."""
@@ -158,6 +167,7 @@ class Channel:
                 return
             count = self._sock.recvmsg_into(self._connection.buffers())[0]
             if count:
+                self.heard = True
                 for event in self._connection.received(count):
                     self._owner.on_event(self, event)
             else:
@@ -187,6 +197,10 @@ class Channel:
 
     def _begin(self) -> bool:
         """Whether there is another frame to send."""
+        if self._ping_due:
+            self._ping_due = False
+            self._writing = [memoryview(self._connection.ping())]
+            return True
         if self._heap:
             self._current = message = heapq.heappop(self._heap)
             what = (message.kind, message.index, message.iteration)

@@ -63,6 +63,23 @@ class Job:
     trace: SliceTrace | None = None
 
 
+@dataclass(frozen=True)
+class Network:
+    """How ranks reach each other, and for how long one may be silent.
+
+    `timeout`, in seconds: so long ranks wait for each other to connect, and after it one that gave
+    no sign of life counts as lost. `interface` is the one to use, None for the default
+    (see `hosts.choose_host`).
+    """
+
+    timeout: float = 30.0
+    interface: str | None = None
+
+
+ANY_NETWORK = Network()
+"""What counts unless the user says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """What an engine has handed to the network since it started, without headers."""

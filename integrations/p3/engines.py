@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from p3.engine import Engine, EngineStatistics, Job, P3Error
+from p3.engine import ANY_NETWORK, Engine, EngineStatistics, Job, Network, P3Error
 from p3.groups import GlooGroups
 from p3.ps import PORT_BUFFER
 from p3.remote_update import UpdatingEngine
@@ -25,10 +25,12 @@ EngineName = Literal["auto", "groups", "ps"]
 class EngineOptions:
     """What the user chose that some engine cares for; the others do not look at it.
 
-    `port_buffer`: the bytes that the switch port in front of a node holds.
+    `port_buffer`: the bytes that the switch port in front of a node holds. `network`: how ranks
+    reach each other, and for how long one may be silent.
     """
 
     port_buffer: int = PORT_BUFFER
+    network: Network = ANY_NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,20 @@ class Alone:
 
 
 ALONE = EngineKind("alone", 400_000, lambda job, _: Alone(job))
-GROUPS = EngineKind("groups", 400_000, lambda job, _: GlooGroups(job))
+GROUPS = EngineKind(
+    "groups", 400_000, lambda job, options: GlooGroups(job, network=options.network)
+)
 """Gloo costs 12 messages a slice and rank, each with its wake-ups, so that its slices are larger;
 the kernel preempts both kinds by the packet all the same."""
 PS = EngineKind(
     "ps",
     DEFAULT_SLICE_NUMEL,
-    lambda job, options: open_summing(job, port_buffer=options.port_buffer),
+    lambda job, options: open_summing(
+        job, port_buffer=options.port_buffer, network=options.network
+    ),
     serves=True,
     open_updating=lambda job, recipe, options: open_updating(
-        job, recipe, port_buffer=options.port_buffer
+        job, recipe, port_buffer=options.port_buffer, network=options.network
     ),
 )
 ENGINES: Mapping[str, EngineKind] = {kind.name: kind for kind in (GROUPS, PS)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -11,10 +10,13 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 
-from p3.sockets import address_towards
-
 THREADS_PER_GROUP = 4
 """Collectives of a band under way at once: while one waits for a neighbour, others send."""
+
+
+STALL = timedelta(days=1)
+"""How long a collective may wait for a rank: that it lives is watched elsewhere, and whether it
+computes or is being debugged is nobody's business."""
 
 
 class Work(Protocol):
@@ -44,21 +46,14 @@ class GlooGroup(Protocol):
 
 
 class Device:
-    """An interface and the one thread that polls its connections, for all groups together.
+    """The interface with address `host`, and one thread that polls the connections of all groups.
 
-    It is the interface the user named for Gloo, else the one that leads to the master.
+    Gloo listens there, on a port of the kernel's choice, and asks nobody who connects for a token.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         bindings = cast(Any, dist.ProcessGroupGloo)
-        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-        self.handle: object = (
-            bindings.create_device(interface=interface)
-            if interface
-            else bindings.create_device(
-                hostname=address_towards(os.environ.get("MASTER_ADDR", "localhost"))
-            )
-        )
+        self.handle: object = bindings.create_device(hostname=host)
 
 
 def open_gloo(device: Device, prefix: str, rank: int, size: int, timeout_s: float) -> GlooGroup:
@@ -74,7 +69,9 @@ def open_gloo(device: Device, prefix: str, rank: int, size: int, timeout_s: floa
     options._timeout = timedelta(seconds=timeout_s)
     options._devices = [device.handle]
     store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
-    return cast(GlooGroup, bindings(store, rank, size, options))
+    group = bindings(store, rank, size, options)
+    group._set_default_timeout(STALL)
+    return cast(GlooGroup, group)
 
 
 def abandon(group: GlooGroup) -> None:

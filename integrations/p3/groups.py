@@ -11,21 +11,26 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 import torch
-import torch.distributed as dist
 
-from p3.adopt import connections_since, socket_inodes
-from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
+from p3.adopt import connections_since, listeners_since, socket_inodes
+from p3.default_group import exchange_over_default_group
+from p3.engine import ANY_NETWORK, EngineStatistics, Job, Network, P3Error, PeerLostError
 from p3.gloo import Device, GlooGroup, abandon, open_gloo
-from p3.hangup import Address, HangupWatch, address_of
+from p3.hosts import choose_host
+from p3.members import Members
 from p3.schedule import service_order
-from p3.sockets import mark, tune
+from p3.sockets import deafen, limit_silence, mark, tune
 from p3.sums import Sum, TracedSum, choose_sum
 from p3.tensors import tensor_of
 
-GRACE_SECONDS = 3.0
-CLOSE_SECONDS = 2.0
+DOUBT_S = 1.0
+"""Gloo may notice a lost rank first, and names none: how long to wait for who does."""
+
+CLOSE_S = 2.0
 
 Gradient = torch.futures.Future[list[torch.Tensor]]
 
@@ -67,11 +72,12 @@ def band_orders(job: Job) -> tuple[tuple[int, ...], ...]:
 class GlooGroups:
     """Engine over Gloo. Every rank constructs it together, with torch.distributed initialised.
 
-    Raises RuntimeError (Gloo's own text) when a rank cannot be reached within `timeout_s`.
+    Raises P3Error when the ranks do not find together within the network's timeout.
     """
 
-    def __init__(self, job: Job, *, timeout_s: float = 300.0) -> None:
+    def __init__(self, job: Job, *, network: Network = ANY_NETWORK) -> None:
         self._job = job
+        self._timeout = network.timeout
         self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
         self._sums: list[Sum] = [
             choose_sum(tensor_of(payload, piece.dtype), job.plan.world_size)
@@ -86,18 +92,23 @@ class GlooGroups:
         self._bytes = [0] * job.schedule.bands
         self._failure = ""  # Gloo's words on the first collective that failed
         self._error: P3Error | None = None
-        self._gone: tuple[int, str] | None = None
+        self._gone = ""  # the first rank that ended
         self._queues = [BandQueue(order) for order in band_orders(job)]
         self._groups: list[GlooGroup] = []
-        sockets: list[socket.socket] = []
-        device = Device()
-        for band in range(job.schedule.bands):
-            group, opened = _open_group(job, device, band, timeout_s)
-            self._groups.append(group)
-            sockets += opened
-        self._watch = HangupWatch(
-            sockets, _ranks_by_address(sockets), self._hangup, self._unexplained
+        self._sockets: list[socket.socket] = []
+        host = choose_host(exchange_over_default_group, network.interface)
+        self._members = Members(
+            job.rank, host, job.table.bands[0], self._left, self._fail, network=network
         )
+        self._members.start()
+        try:
+            self._open(host)
+        except RuntimeError as error:
+            reason = self._reason(
+                f"rank {job.rank} cannot open a Gloo group with all ranks from {host}: {error}"
+            )
+            self.close()
+            raise reason from error
 
     def submit(self, index: int, iteration: int) -> None:
         """Hand over slice `index`; Gloo gets it when it is its turn in its band."""
@@ -107,11 +118,11 @@ class GlooGroups:
             if self._error is not None:
                 return
             self._waiting += 1
-            if self._gone is None:
+            if not self._gone:
                 for ready in self._queues[band].add(index, iteration):
                     self._issue(band, ready)
                 return
-        self._lost(*self._gone)
+        self._lost()
 
     def advance(self, position: int) -> None:
         """Nothing to do: the order is fixed, so that all ranks agree on it."""
@@ -125,13 +136,47 @@ class GlooGroups:
         """Shut every connection down, which ends what is under way. Again is harmless."""
         with self._changed:
             self._error = self._error or P3Error("the engine is closed")
-        self._watch.close()
+        self._members.close()
+        for connection in self._sockets:
+            with suppress(OSError):  # the peer may have been first
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._sockets.clear()
         with self._changed:
-            ended = self._changed.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
+            ended = self._changed.wait_for(lambda: self._under_way == 0, CLOSE_S)
         if not ended:
             for group in self._groups:
                 abandon(group)
         self._groups.clear()
+
+    def _open(self, host: str) -> None:
+        """A Gloo group a band, on marked, tuned connections."""
+        job = self._job
+        world_size = job.plan.world_size
+        at_first = socket_inodes()
+        device = Device(host)
+        for band in range(job.schedule.bands):
+            before = socket_inodes()
+            prefix = f"p3/{job.name}/{band}"
+            self._groups.append(open_gloo(device, prefix, job.rank, world_size, self._timeout))
+            for connection in connections_since(before):
+                self._sockets.append(connection)
+                tune(connection)
+                limit_silence(connection, self._timeout)
+                mark(connection, job.table.dscps[band])
+        # Gloo listens to the end and believes whoever connects; all that are wanted have.
+        for listener in listeners_since(at_first):
+            with listener:
+                deafen(listener)
+
+    def _reason(self, ours: str) -> P3Error:
+        """Why this engine does not open: what other ranks say, else `ours`, which they hear."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None, DOUBT_S)
+        self._fail(PeerLostError(ours))
+        with self._changed:
+            assert self._error is not None
+            return self._error
 
     def _issue(self, band: int, index: int) -> None:
         self._under_way += 1
@@ -156,35 +201,46 @@ class GlooGroups:
                     self._done += 1
                 self._changed.notify_all()
             if failure:
-                # Gloo may notice a dead rank first, and names none.
-                self._watch.doubt()
+                self._members.after(DOUBT_S, self._unexplained)
             else:
                 self._job.on_done(index)
 
         return done
 
-    def _hangup(self, rank: int, host: str) -> None:
-        """A rank closed a connection: an end like any other, or did it still owe something?"""
+    # In the members' thread
+
+    def _left(self, name: str) -> None:
+        """A rank has ended: as all do, or did it still owe something?
+
+        Then Gloo fails at its neighbours, as a rule at once; see `gloo.abandon` for the others.
+        """
         with self._changed:
-            if self._gone is None:
-                self._gone = (rank, host)
-            done = -1
-            while self._waiting and done != self._done and not self._failure:
-                done = self._done
-                self._changed.wait(GRACE_SECONDS)
-            if not self._waiting:
-                return
-        self._lost(rank, host)
+            self._gone = self._gone or name
+            done = self._done
+        self._members.after(self._timeout, partial(self._check_gone, done))
+
+    def _check_gone(self, done_before: int) -> None:
+        with self._changed:
+            waiting, done = self._waiting, self._done
+        if waiting and (done == done_before or self._failure):
+            self._lost()
+        elif waiting:
+            self._members.after(self._timeout, partial(self._check_gone, done))
 
     def _unexplained(self) -> None:
         """A collective failed and every rank is still there."""
-        self._fail(P3Error(f"rank {self._job.rank}: Gloo could not sum a slice: {self._failure}"))
+        if self._gone:
+            self._lost()
+        else:
+            self._fail(
+                P3Error(f"rank {self._job.rank}: Gloo could not sum a slice: {self._failure}")
+            )
 
-    def _lost(self, rank: int, host: str) -> None:
+    def _lost(self) -> None:
         self._fail(
             PeerLostError(
-                f"rank {self._job.rank}: rank {rank} ({host}) closed its connection before the "
-                "iteration was complete; look at that rank's own error first"
+                f"{self._gone} has ended before the iteration was complete on rank "
+                f"{self._job.rank}; look at that rank's own output first"
             )
         )
 
@@ -194,25 +250,5 @@ class GlooGroups:
                 return
             self._error = error
             self._changed.notify_all()
+        self._members.fail(error)
         self._job.on_error(error)
-
-
-def _open_group(
-    job: Job, device: Device, band: int, timeout_s: float
-) -> tuple[GlooGroup, list[socket.socket]]:
-    """A Gloo group for `band` on marked, tuned connections, and duplicates of these."""
-    before = socket_inodes()
-    group = open_gloo(device, f"p3/{job.name}/{band}", job.rank, job.plan.world_size, timeout_s)
-    opened = connections_since(before)
-    for connection in opened:
-        tune(connection)
-        mark(connection, job.table.dscps[band])
-    return group, opened
-
-
-def _ranks_by_address(sockets: Sequence[socket.socket]) -> dict[Address, int]:
-    """Which rank is at the far end, for every rank's every connection."""
-    names = [address_of(connection.getsockname()) for connection in sockets]
-    everyone: list[list[Address]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everyone, names)
-    return {name: rank for rank, theirs in enumerate(everyone) for name in theirs}

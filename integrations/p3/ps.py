@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from p3 import mesh, rendezvous
+from p3 import hosts, mesh, rendezvous
 from p3.aggregator import Aggregator, ContributionError, Sum
-from p3.engine import EngineStatistics, Job, P3Error, PeerLostError
+from p3.engine import ANY_NETWORK, EngineStatistics, Job, Network, P3Error, PeerLostError
 from p3.loop import Loop
 from p3.ps_trace import TracedAggregator, TracedTransport
 from p3.rendezvous import Exchange
@@ -33,16 +33,13 @@ from p3.wire import (
 PORT_BUFFER = 256_000
 """A shallow switch's port."""
 BANDS_UNDER_WAY = 2
-CONNECT_S = 60.0
-CLOSE_S = 5.0
-"""How long `close` waits for others to take what this rank still owes them."""
 
 
 class ParameterServer:
     """Engine over DSCP-marked TCP. Every rank constructs it together.
 
-    `exchange` tells the ranks of each other. `host` and `port` say where to listen (the address on
-    the route to the other ranks, any free port); band b of a rank listens at `port` + b.
+    `exchange` tells the ranks of each other. `host` and `port` say where to listen (see
+    `hosts.choose_host`; any free port); band b of a rank listens at `port` + b.
     `port_buffer` is what a switch port holds for this node, in bytes: no more is let under way to
     it (0: no limit). `ended` is set when nothing runs any more, as it is at a server that does not
     work once all workers have closed. Raises PlanMismatchError, PeerLostError or P3Error when the
@@ -54,10 +51,10 @@ class ParameterServer:
         job: Job,
         *,
         exchange: Exchange,
+        network: Network = ANY_NETWORK,
         host: str | None = None,
         port: int = 0,
         port_buffer: int = PORT_BUFFER,
-        connect_timeout: float = CONNECT_S,
         servers_do: str = "sum",
         most_state_bytes: Sequence[int] = (),
     ) -> None:
@@ -73,15 +70,23 @@ class ParameterServer:
         self._done = 0
         self.ended = threading.Event()
         bands = job.table.bands[: job.schedule.bands]
-        here = host or rendezvous.choose_host(exchange)
+        here = host or hosts.choose_host(exchange, network.interface)
         listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
-        identity = _identity(job, endpoints[0].token, servers_do, most_state_bytes)
-        links = mesh.join(identity, endpoints, listeners, bands, timeout=connect_timeout)
-        hosts = [endpoint.host for endpoint in endpoints]
-        windows = receive_windows(port_buffer, hosts, job.rank, job.plan.sends)
+        key = rendezvous.job_key(endpoints)
+        identity = _identity(job, key, network, servers_do, most_state_bytes)
+        links = mesh.join(identity, endpoints, listeners, bands, timeout=network.timeout)
+        nodes = [endpoint.host for endpoint in endpoints]
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
         transport = Transport if trace is None else partial(TracedTransport, trace)
-        self._transport = transport(links, job.schedule, self._loop, self, windows=windows)
+        self._transport = transport(
+            links,
+            job.schedule,
+            self._loop,
+            self,
+            rank=job.rank,
+            windows=receive_windows(port_buffer, nodes, job.rank, job.plan.sends),
+            timeout=network.timeout,
+        )
         self._loop.start()
 
     def submit(self, index: int, iteration: int) -> None:
@@ -97,9 +102,12 @@ class ParameterServer:
         return EngineStatistics(tuple(self._transport.payload_bytes_by_band), self._done)
 
     def close(self) -> None:
-        """Send what other ranks still need from here, then release all. Again is harmless."""
-        self._loop.call(partial(self._transport.conclude, CLOSE_S))
-        self._loop.join(2 * CLOSE_S)
+        """Send what other ranks still need from here, then release all. Again is harmless.
+
+        Takes as long as they need, but gives those up that are silent for the timeout.
+        """
+        self._loop.call(self._transport.conclude)
+        self._loop.join()
 
     # In the loop's thread
 
@@ -225,7 +233,7 @@ class ParameterServer:
                 return
         self._check_gone()
         if not self._works and self._gone.issuperset(range(self._job.plan.world_size)):
-            self._transport.conclude(CLOSE_S)
+            self._transport.conclude()
 
     def failed(self, error: P3Error) -> None:
         """See `transport.User`."""
@@ -250,16 +258,16 @@ def receive_windows(
 
 
 def _identity(
-    job: Job, token: bytes, servers_do: str, most_state_bytes: Sequence[int]
+    job: Job, key: bytes, network: Network, servers_do: str, most_state_bytes: Sequence[int]
 ) -> mesh.Identity:
     cuts = ",".join(map(str, job.schedule.cuts))
     dscps = ",".join(map(str, job.table.dscps))
     return mesh.Identity(
         rank=job.rank,
-        token=token,
+        key=key,
         digest=job.plan.digest(),
-        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, {sys.byteorder}-endian, servers "
-        + servers_do,
+        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, timeout {network.timeout:g} s, "
+        f"{sys.byteorder}-endian, servers {servers_do}",
         slices=SliceTable(
             sizes=[piece.payload_bytes for piece in job.plan.slices],
             servers=[piece.server for piece in job.plan.slices],

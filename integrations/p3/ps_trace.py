@@ -113,11 +113,13 @@ class TracedTransport(Transport):
         loop: Loop,
         user: User,
         *,
+        rank: int,
         windows: Mapping[int, int],
+        timeout: float,
     ) -> None:
         self._trace = trace
         self._sums: dict[int, Phases] = {}
-        super().__init__(links, schedule, loop, user, windows=windows)
+        super().__init__(links, schedule, loop, user, rank=rank, windows=windows, timeout=timeout)
 
     def on_event(self, channel: Channel, event: Event) -> None:
         """See Transport."""

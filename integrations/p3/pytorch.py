@@ -19,7 +19,7 @@ from torch.optim import LBFGS, Optimizer
 from p3.agreement import NoAgentWarning, check_same
 from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
-from p3.engine import Engine, P3Error
+from p3.engine import Engine, Network, P3Error, PeerLostError, PlanMismatchError
 from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
 from p3.gradients import OverlapWarning, refuse_others
 from p3.meter import Statistics
@@ -34,6 +34,8 @@ __all__ = [
     "NoAgentWarning",
     "OverlapWarning",
     "P3Error",
+    "PeerLostError",
+    "PlanMismatchError",
     "Statistics",
     "distribute",
     "no_sync",
@@ -52,6 +54,8 @@ def distribute(
     bands: BandTable | None = None,
     servers: Sequence[int] = (),
     update: Update = "worker",
+    timeout: float = Network.timeout,
+    interface: str | None = None,
     trace: str | Path | None = None,
 ) -> tuple[nn.Module, Distributed]:
     """Train `model` data-parallel, its most urgent gradient slices first.
@@ -67,6 +71,10 @@ def distribute(
     slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
     call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
     slices and hold their state; the optimizer must be one of torch's that work by element.
+    A rank that gives no sign of life for `timeout` seconds (1 or more) ends training on all; one
+    that computes, or whose script is being debugged, does give them (docs/failures.md).
+    `interface` is the one that slices travel on (the default: GLOO_SOCKET_IFNAME, the one that the
+    agent shapes, or the one on the way to the master).
     `trace` names a file for this rank's timeline (docs/timeline.md), written by close() or at exit;
     with several ranks out.json stands for out.RANK.json.
 
@@ -80,6 +88,8 @@ def distribute(
             "torch.distributed is not initialised: call "
             'torch.distributed.init_process_group("gloo") first, under torchrun'
         )
+    if not timeout >= 1:
+        raise P3Error(f"timeout={timeout}: give the seconds that a rank may be silent, 1 or more")
     servers = tuple(servers)
     check_servers(servers, dist.get_world_size())
     updates = check_update(update, optimizer)
@@ -92,12 +102,13 @@ def distribute(
     timeline = open_trace(trace, dist.get_rank(), dist.get_world_size())
     parameters, names = _trained(model, optimizer)
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
-    what = repr((shapes, names, type(optimizer), servers, update)).encode()
+    what = repr((shapes, names, type(optimizer), servers, update, timeout)).encode()
     check_same(exchange_over_default_group, "model", what)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     kind = kind if timeline is None else timeline.traced(kind)
-    options = Options(kind, EngineOptions(port_buffer), slice_numel, bands, servers, update)
+    engine_options = EngineOptions(port_buffer, Network(timeout, interface))
+    options = Options(kind, engine_options, slice_numel, bands, servers, update)
     hooks = ModuleHooks(model, optimizer, parameters, names, options)
     if timeline is not None:
         timeline.watch(model, zip(names, parameters, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import socket
@@ -9,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p3.engine import P3Error, PlanMismatchError
-from p3.sockets import Address, address_towards, bound_address, listen
-from p3.wire.frames import TOKEN_BYTES
+from p3.sockets import Address, bound_address, listen
 from p3_shaper.bands import Band
+
+TOKEN_BYTES = 32
+SECRET_VARIABLE = "P3_TOKEN"
 
 Exchange = Callable[[object], list[object]]
 """Give one's own object, get every rank's, in rank order. Collective; blocks."""
@@ -19,7 +22,7 @@ Exchange = Callable[[object], list[object]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a rank listens: one port a band. `token` is of use from rank 0 alone."""
+    """Where a rank listens: one port a band. Rank 0's `token` is the job's."""
 
     host: str
     ports: tuple[int, ...]
@@ -30,27 +33,14 @@ class Endpoint:
         return Address(self.host, self.ports[band])
 
 
-def choose_host(exchange: Exchange) -> str:
-    """This node's IP address on the route to the other ranks. Collective.
+def job_key(endpoints: Sequence[Endpoint]) -> bytes:
+    """What ranks prove to know: made of the job's token and the user's secret, $P3_TOKEN.
 
-    The route to MASTER_ADDR tells. On the master itself that can be a loopback address though the
-    others are elsewhere (Debian's 127.0.1.1 for the own name): then the route to one of them does.
+    The token came over torch.distributed, which does not encrypt; without a secret whoever can
+    read along there knows the key.
     """
-    master = os.environ.get("MASTER_ADDR", "localhost")
-    try:
-        host = address_towards(master)
-    except OSError:
-        host = ""
-    hosts = [str(other) for other in exchange(host)]
-    if "" in hosts:
-        raise P3Error(
-            f"rank {hosts.index('')} finds no route to MASTER_ADDR ({master}): set it to a name or "
-            "address that every node can reach"
-        )
-    outside = [other for other in hosts if not _is_loopback(other)]
-    if _is_loopback(host) and outside:
-        return address_towards(outside[0])
-    return host
+    secret = os.environ.get(SECRET_VARIABLE, "").encode("utf-8", "surrogateescape")
+    return hmac.digest(secret, b"p3 job key" + endpoints[0].token, "sha256")
 
 
 def announce(
@@ -90,7 +80,3 @@ def close_all(sockets: Sequence[socket.socket]) -> None:
     """Close them all."""
     for sock in sockets:
         sock.close()
-
-
-def _is_loopback(host: str) -> bool:
-    return host.startswith("127.") or host == "::1"

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from p3 import pickles
 from p3.default_group import default_store, exchange_over_default_group
-from p3.engine import Job, P3Error, PeerLostError, PlanMismatchError
+from p3.engine import Job, Network, P3Error, PeerLostError, PlanMismatchError
 from p3.ps import ParameterServer
 from p3.rendezvous import Exchange
 from p3.schedule import Schedule
@@ -35,8 +35,6 @@ from p3_agent import client
 from p3_shaper.bands import BandTable
 
 POLL_S = 0.5
-WAIT_S = 60.0
-"""How long workers and servers wait for each other."""
 END_S = 3.0
 """How long worker 0 waits at its end for servers to hear of it, before the store goes."""
 
@@ -52,13 +50,14 @@ class Served:
     schedule: Schedule
     table: BandTable
     port_buffer: int
+    timeout: float
     recipe: Recipe | None
 
 
 class Meeting:
     """The store, as a member of the job sees it. Raises P3Error when it cannot be reached."""
 
-    def __init__(self, timeout: float = WAIT_S) -> None:
+    def __init__(self, timeout: float) -> None:
         try:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         except (KeyError, ValueError) as error:
@@ -146,24 +145,26 @@ class _Turns:
         return self._meeting.exchange(self._job, mine, self._turn)
 
 
-def open_summing(job: Job, *, port_buffer: int) -> ParameterServer:
+def open_summing(job: Job, *, port_buffer: int, network: Network) -> ParameterServer:
     """The engine of a worker, whoever its servers are."""
-    exchange = _meet(job, port_buffer, None)
-    return ParameterServer(job, port_buffer=port_buffer, exchange=exchange)
+    exchange = _meet(job, port_buffer, network.timeout, None)
+    return ParameterServer(job, port_buffer=port_buffer, exchange=exchange, network=network)
 
 
-def open_updating(job: Job, recipe: Recipe, *, port_buffer: int) -> UpdatingServer:
+def open_updating(
+    job: Job, recipe: Recipe, *, port_buffer: int, network: Network
+) -> UpdatingServer:
     """The same where the servers update."""
-    exchange = _meet(job, port_buffer, recipe)
-    return UpdatingServer(job, recipe, port_buffer=port_buffer, exchange=exchange)
+    exchange = _meet(job, port_buffer, network.timeout, recipe)
+    return UpdatingServer(job, recipe, port_buffer=port_buffer, exchange=exchange, network=network)
 
 
-def _meet(job: Job, port_buffer: int, recipe: Recipe | None) -> Exchange:
+def _meet(job: Job, port_buffer: int, timeout: float, recipe: Recipe | None) -> Exchange:
     if job.plan.members == job.plan.world_size:
         return exchange_over_default_group
-    meeting = Meeting()
+    meeting = Meeting(timeout)
     if job.rank == 0:
-        served = Served(job.name, job.plan, job.schedule, job.table, port_buffer, recipe)
+        served = Served(job.name, job.plan, job.schedule, job.table, port_buffer, timeout, recipe)
         meeting.publish(served, default_store())
     return _Turns(meeting, job)
 
@@ -180,12 +181,15 @@ def check_servers(servers: tuple[int, ...], world_size: int) -> None:
         )
 
 
-def serve(rank: int | None = None, *, timeout: float = WAIT_S) -> None:
+def serve(
+    rank: int | None = None, *, timeout: float = Network.timeout, interface: str | None = None
+) -> None:
     """Serve slices on a rank that does not train, until the workers end.
 
     Call it in place of training, without init_process_group, on every rank of distribute()'s
     `servers=` that is no worker. `rank` is $RANK if not given; MASTER_ADDR and MASTER_PORT are
-    those of the workers, as under one torchrun. `timeout`: seconds for the workers to come.
+    those of the workers, as under one torchrun. `timeout`: seconds for the workers to come; from
+    then on theirs counts. `interface` is this node's, as in `distribute`.
     Raises P3Error when training fails.
     """
     if rank is None:
@@ -207,7 +211,8 @@ def serve(rank: int | None = None, *, timeout: float = WAIT_S) -> None:
             if served is not None:
                 number += 1
                 if rank in served.plan.servers:
-                    engines.append(_open(served, rank, meeting, errors))
+                    network = Network(served.timeout, interface)
+                    engines.append(_open(served, rank, network, meeting, errors))
     finally:
         for engine in engines:
             engine.close()
@@ -225,7 +230,11 @@ def _object_of(text: bytes) -> object:
 
 
 def _open(
-    served: Served, rank: int, meeting: Meeting, errors: queue.SimpleQueue[P3Error]
+    served: Served,
+    rank: int,
+    network: Network,
+    meeting: Meeting,
+    errors: queue.SimpleQueue[P3Error],
 ) -> ParameterServer:
     bands = client.bands()
     if bands is not None and bands != served.table:
@@ -246,8 +255,10 @@ def _open(
     )
     turns, port_buffer = _Turns(meeting, job), served.port_buffer
     if served.recipe is None:
-        return ParameterServer(job, port_buffer=port_buffer, exchange=turns)
-    return UpdatingServer(job, served.recipe, port_buffer=port_buffer, exchange=turns)
+        return ParameterServer(job, port_buffer=port_buffer, exchange=turns, network=network)
+    return UpdatingServer(
+        job, served.recipe, port_buffer=port_buffer, exchange=turns, network=network
+    )
 
 
 def _rank_of_environment() -> int:

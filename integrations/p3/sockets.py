@@ -6,7 +6,10 @@ No privilege is needed for anything here.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import socket
+import struct
 from dataclasses import dataclass
 
 CONGESTION = b"reno"
@@ -17,9 +20,12 @@ UNSENT_BYTES = 128 << 10
 """What the kernel may hold unsent in one socket: nothing can be reordered in there, so it is kept
 to a few milliseconds at 1 Gbit/s. Left alone, it would be 2 MB."""
 
-SILENCE_S = 30
-"""Seconds without any sign of life after which a peer counts as lost. A dead process is noticed
-at once; this is for a machine or a cable that dies. A starved band must get through within it."""
+TCP_RTO_MAX_MS = 44
+"""Linux 6.15 and later (include/uapi/linux/tcp.h); Python has no name for it yet."""
+
+_SO_ATTACH_FILTER = 26
+_KEEP_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""struct sock_filter: BPF_RET | BPF_K, 0 bytes (include/uapi/linux/filter.h)."""
 
 MIN_RECEIVE_BUFFER = 256 << 10
 
@@ -72,11 +78,23 @@ def tune(sock: socket.socket, *, unsent_bytes: int = UNSENT_BYTES) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)
+
+
+def limit_silence(sock: socket.socket, seconds: float) -> None:
+    """Have the kernel end `sock` after about twice `seconds` without an answer from the peer's.
+
+    Twice: who is alive is for those to tell who know all of a peer's connections; one alone may
+    starve in its band. A connection that was cut is tried again within an eighth of `seconds`
+    (1 s at least; kernels before 6.15 take up to as long as the cut was).
+    """
+    milliseconds = int(seconds * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * milliseconds)
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, max(1000, milliseconds // 8))
+    # An idle connection must stay known to firewalls on its way.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S // 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S // 6)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(seconds / 3)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(seconds / 6)))
 
 
 def limit_window(sock: socket.socket, window: int) -> None:
@@ -125,23 +143,38 @@ def accept(listener: socket.socket, dscp: int) -> tuple[socket.socket, Address]:
     return sock, Address(str(peer[0]), int(peer[1]))
 
 
-def connect(address: Address, dscp: int, *, timeout: float) -> socket.socket:
-    """A connected, non-blocking socket, marked before its SYN. `timeout` in seconds.
+def start_connect(address: Address, dscp: int) -> socket.socket:
+    """A non-blocking socket that connects, marked before its SYN; writable when it is decided.
 
-    Raises OSError (TimeoutError among them), with the address in its text.
+    `finish_connect` tells then how. Raises OSError, with the address in its text.
     """
     sock = _new(address, dscp)
     try:
-        sock.settimeout(timeout)
-        sock.connect((address.host, address.port))
         sock.setblocking(False)
-    except TimeoutError as error:
-        sock.close()
-        raise TimeoutError(f"{address} does not answer within {timeout:.0f} s") from error
+        with contextlib.suppress(BlockingIOError):
+            sock.connect((address.host, address.port))
     except OSError as error:
         sock.close()
         raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from error
     return sock
+
+
+def finish_connect(sock: socket.socket, address: Address) -> None:
+    """Raises OSError, with the address in its text, unless `sock` is connected."""
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number:
+        raise OSError(number, f"cannot connect to {address}: {os.strerror(number)}")
+
+
+def deafen(listener: socket.socket) -> None:
+    """Have the kernel drop whatever comes for `listener` from now on; its connections live on.
+
+    For a listener of a library's that must stay open: to it, nobody connects any more. A filter
+    that keeps no byte of a packet drops it (socket(7), SO_ATTACH_FILTER; needs no privilege).
+    """
+    instruction = ctypes.create_string_buffer(_KEEP_NOTHING, len(_KEEP_NOTHING))
+    program = struct.pack("HP", 1, ctypes.addressof(instruction))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def address_towards(host: str) -> str:

@@ -1,17 +1,19 @@
 """The mesh at work: messages to peers, each on the band that suits how soon it is needed.
 
 Also who is alive: every rank is connected with every other, so the kernel of a dead process's
-node tells all of them at once.
+node tells all of them at once. Of a node that is gone and of a stopped process nobody tells: each
+rank's loop shows from time to time that it runs, whatever its training thread is busy with, and
+any byte from a rank, on any band, counts as a sign of life.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from p3.channel import Channel, Message
-from p3.engine import P3Error, PeerLostError
+from p3.engine import Network, P3Error, PeerLostError
 from p3.loop import Loop
 from p3.mesh import ERROR_TYPES, Link
 from p3.schedule import Schedule
@@ -33,6 +35,10 @@ names the culprit, may be on a connection not yet looked at."""
 
 ABORT_S = 1.0
 """How long to try to tell the others why we give up."""
+
+BEATS = 8
+"""A rank shows that it runs this often within the timeout, and is lost after one silent beat less.
+Beats are counted, not seconds: after this process itself was stopped, one beat has passed."""
 
 
 class User(Protocol):
@@ -60,9 +66,10 @@ class User(Protocol):
 
 
 class Transport:
-    """Everything runs in the loop's thread.
+    """Rank `rank`'s. Everything runs in the loop's thread.
 
     `windows`, by peer, are the bytes that it may have under way on each of its connections to us.
+    A peer that is silent for `timeout` seconds is lost.
     """
 
     def __init__(
@@ -72,11 +79,14 @@ class Transport:
         loop: Loop,
         user: User,
         *,
+        rank: int,
         windows: Mapping[int, int],
+        timeout: float = Network.timeout,
     ) -> None:
         self.position = 0
         self.payload_bytes_by_band = [0] * schedule.bands
         self.failure: P3Error | None = None
+        self._rank = rank
         self._schedule = schedule
         self._loop = loop
         self._user = user
@@ -91,6 +101,9 @@ class Transport:
                 self._outgoing.setdefault(link.peer, []).append(channel)
         self._said_bye = dict.fromkeys(self._channels, 0)
         self._ending = False
+        self._timeout = timeout
+        self._silent_beats = dict.fromkeys(self._channels, 0)
+        loop.after(timeout / BEATS, self._beat)
 
     def _channel(self, link: Link, window: int | None) -> Channel:
         return Channel(link, self._loop, self, window)
@@ -146,12 +159,11 @@ class Transport:
             channel.abort(code, str(error))
         self._loop.after(ABORT_S, self._loop.stop)
 
-    def conclude(self, seconds: float) -> None:
-        """Send what waits, say BYE, then end the loop; in `seconds` at the latest."""
+    def conclude(self) -> None:
+        """Send what waits, say BYE, then end the loop; what a silent peer is owed is given up."""
         if self.failure is not None:
             return
         self._ending = True
-        self._loop.after(seconds, self._loop.stop)
         for channel in self._all():
             channel.conclude()
         self._stop_if_ended()
@@ -203,10 +215,46 @@ class Transport:
         """See `channel.Owner`."""
         self._stop_if_ended()
 
+    def _beat(self) -> None:
+        """Show that this rank runs, and look who else does."""
+        if self.failure is not None:
+            return
+        silent = self._silent_beats
+        for peer in list(silent):
+            channels = self._channels[peer]
+            heard = any(channel.heard for channel in channels)
+            silent[peer] = 0 if heard else silent[peer] + 1
+            for channel in channels:
+                channel.heard = False
+            self._outgoing[peer][0].ping()
+        lost = [peer for peer, beats in silent.items() if beats >= BEATS - 1]
+        if lost:
+            self._lose(lost)
+        self._loop.after(self._timeout / BEATS, self._beat)
+
+    def _lose(self, lost: Sequence[int]) -> None:
+        if self._ending:
+            for peer in lost:
+                self._forget(peer)
+            return
+        # All stopped at about one time: beats of different ranks are a beat apart at most.
+        if len(self._silent_beats) > 1 and min(self._silent_beats.values()) >= BEATS - 2:
+            text = f"rank {self._rank} hears no other rank"
+            cause = "its node is cut off from the network, or all the others are"
+        else:
+            text = f"{self.name_of(lost[0])} is lost: rank {self._rank} hears nothing of it"
+            cause = "its process is stopped, its node down or the network cut"
+        text += f" for {self._timeout:g} s; {cause}"
+        self.fail(PeerLostError(text), ErrorCode.PEER_LOST)
+
     def _leave(self, peer: int) -> None:
+        self._forget(peer)
+        self._user.left(peer)
+
+    def _forget(self, peer: int) -> None:
+        self._silent_beats.pop(peer, None)
         for channel in self._channels[peer]:
             channel.close()
-        self._user.left(peer)
 
     def _stop_if_ended(self) -> None:
         """After a failure, closing too early would reset connections with our ERROR on them."""

@@ -11,7 +11,7 @@ from p3.aggregator import Sum
 from p3.commits import Commit, CommitError, SettingsError
 from p3.commits import decode as decode_commit
 from p3.commits import encode as encode_commit
-from p3.engine import Job, P3Error, PlanMismatchError
+from p3.engine import ANY_NETWORK, Job, Network, P3Error, PlanMismatchError
 from p3.ps import PORT_BUFFER, ParameterServer
 from p3.rendezvous import Exchange
 from p3.run_states import RunState, StateError
@@ -35,6 +35,7 @@ class UpdatingServer(ParameterServer):
         recipe: Recipe,
         *,
         exchange: Exchange,
+        network: Network = ANY_NETWORK,
         host: str | None = None,
         port_buffer: int = PORT_BUFFER,
     ) -> None:
@@ -48,6 +49,7 @@ class UpdatingServer(ParameterServer):
         super().__init__(
             job,
             exchange=exchange,
+            network=network,
             host=host,
             port_buffer=port_buffer,
             servers_do=f"apply {recipe.optimizer}",

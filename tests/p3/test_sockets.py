@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import sys
@@ -12,11 +13,14 @@ from p3.sockets import (
     accept,
     address_towards,
     bound_address,
-    connect,
+    deafen,
     dscp_of,
+    finish_connect,
+    limit_silence,
     limit_window,
     listen,
     mark,
+    start_connect,
     tune,
 )
 from p3_shaper.cluster import Cluster
@@ -26,8 +30,8 @@ HOSTS = ["127.0.0.1", "::1"]
 
 FLOOD = """
 import sys
-from p3.sockets import Address, connect
-sock = connect(Address(sys.argv[1], 5000), 41, timeout=10)
+from p3.sockets import Address, start_connect
+sock = start_connect(Address(sys.argv[1], 5000), 41)
 sock.setblocking(True)
 sock.sendall(bytes(20_000))
 sock.recv(1)
@@ -61,11 +65,22 @@ while socks:
 """
 
 
+def connected(address: Address, dscp: int) -> socket.socket:
+    sock = start_connect(address, dscp)
+    select.select([], [sock], [], 10)
+    try:
+        finish_connect(sock, address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_every_end_is_marked_and_tuned(host: str) -> None:
     with listen(Address(host, 0), 23) as listener:
         address = bound_address(listener)
-        with connect(address, 23, timeout=10) as near:
+        with connected(address, 23) as near:
             far, peer = accept(listener, 23)
             with far:
                 assert peer == bound_address(near)
@@ -96,13 +111,35 @@ def test_tuning_twice_is_harmless() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 4096
 
 
+def test_silence_is_limited_by_twice_the_timeout() -> None:
+    with socket.socket() as sock:
+        limit_silence(sock, 1.5)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_deafened_listener_hears_nobody_and_its_connections_go_on(host: str) -> None:
+    with listen(Address(host, 0), 7) as listener:
+        address = bound_address(listener)
+        with connected(address, 7) as near, accept(listener, 7)[0] as far:
+            deafen(listener)
+            with start_connect(address, 7) as late:
+                assert near.send(b"x") == 1
+                assert select.select([far, late], [], [], 10)[0] == [far]
+                # The answer to a SYN on loopback is there before the call for it returns.
+                assert not select.select([], [late], [], 0)[1]
+
+
 def test_errors_name_the_address() -> None:
     with listen(Address("127.0.0.1", 0), 7) as listener:
         address = bound_address(listener)
         with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{address.port}"):
             listen(address, 7)
     with pytest.raises(OSError, match=f"cannot connect to 127.0.0.1:{address.port}"):
-        connect(address, 7, timeout=10)
+        connected(address, 7)
+    with pytest.raises(OSError, match=r"cannot connect to 255.255.255.255:9"):
+        connected(Address("255.255.255.255", 9), 7)
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 from p3.engine import P3Error, PeerLostError
 from p3.loop import Loop
 from p3.mesh import Identity, Link, join
-from p3.rendezvous import announce
+from p3.rendezvous import announce, job_key
 from p3.schedule import Schedule
 from p3.transport import Transport
 from p3.wire import (
@@ -40,10 +41,10 @@ Told = int | str | P3Error
 class Side:
     """One rank's transport and what it tells, in order: slices, ends, errors."""
 
-    def __init__(self, links: list[Link]) -> None:
+    def __init__(self, rank: int, links: list[Link]) -> None:
         self.told: Queue[Told] = Queue()
         self.loop = Loop("side", lambda _: self.transport.close())
-        self.transport = Transport(links, SCHEDULE, self.loop, self, windows={})
+        self.transport = Transport(links, SCHEDULE, self.loop, self, rank=rank, windows={})
         self.started = False
         self.refuse: str | None = None
         self._buffers: dict[int, bytearray] = {}
@@ -109,11 +110,11 @@ def two_sides() -> Iterator[tuple[Side, Side]]:
             return list(said)
 
         listeners, endpoints = announce(exchange, "127.0.0.1", bands, port=0)
-        identity = Identity(rank, endpoints[0].token, b"d" * 32, "", TABLE)
+        identity = Identity(rank, job_key(endpoints), b"d" * 32, "", TABLE)
         return join(identity, endpoints, listeners, bands, timeout=WAIT_S)
 
     with ThreadPoolExecutor(2) as pool:
-        sender, receiver = (Side(links) for links in pool.map(connect, range(2)))
+        sender, receiver = itertools.starmap(Side, enumerate(pool.map(connect, range(2))))
     sender.start()
     try:
         yield sender, receiver
@@ -161,7 +162,7 @@ def test_what_is_still_owed_becomes_most_urgent_when_it_is_due() -> None:
 def test_a_conclusion_sends_what_waits_and_says_bye() -> None:
     with two_sides() as (sender, receiver):
         sender.send(90, 5, 50)
-        sender.loop.call(lambda: sender.transport.conclude(WAIT_S))
+        sender.loop.call(sender.transport.conclude)
         receiver.start()
         assert {receiver.next() for _ in range(3)} == {0, 1, 2}
         assert receiver.next() == "rank 0 left"
@@ -174,7 +175,7 @@ def test_what_is_sent_to_a_rank_that_left_is_dropped() -> None:
     with two_sides() as (sender, receiver):
         sender.send(90, 90, 90)
         receiver.start()
-        receiver.loop.call(lambda: receiver.transport.conclude(WAIT_S))
+        receiver.loop.call(receiver.transport.conclude)
         assert sender.next() == "rank 1 left"
         sent: Queue[int] = Queue()
 

@@ -21,22 +21,32 @@ from p3.wire import (
     NoteReceived,
     PayloadEnds,
     PayloadStarts,
+    PeerProven,
+    PingReceived,
     RemoteError,
     SliceTable,
     State,
 )
+from p3.wire.frames import encode_error
 
 SIZES = (12, 1, 300)
 SLICES = SliceTable(SIZES, servers=(0, 1, 0), world_size=3, states=(40, 40, 400))
-ZERO = Hello(b"t" * 16, b"d" * 32, 0, 4, "7 bands")
-ONE = replace(ZERO, rank=1)
+KEY = b"the job's key"
+ZERO = Hello(b"0" * 32, b"d" * 32, 0, 4, "7 bands")
+ONE = replace(ZERO, nonce=b"1" * 32, rank=1)
 
 
 class End:
     """One end, with buffers of its own: what arrives in them, and what happened."""
 
-    def __init__(self, hello: Hello, peer: int | None = None, slices: SliceTable = SLICES) -> None:
-        self.connection = Connection(hello, slices, peer)
+    def __init__(
+        self,
+        hello: Hello,
+        peer: int | None = None,
+        key: bytes = KEY,
+        slices: SliceTable = SLICES,
+    ) -> None:
+        self.connection = Connection(hello, key, slices, peer)
         self.events: list[Event] = []
         self.payloads: list[bytes] = []
         self._buffer = bytearray()
@@ -65,10 +75,18 @@ class End:
             self.connection.place(memoryview(self._buffer))
 
 
+def greeted(one: Hello = ONE, key: bytes = KEY, slices: SliceTable = SLICES) -> tuple[End, End]:
+    """Both have said HELLO; rank 1, which connected, says `one` and knows `key`."""
+    ends = End(ZERO, slices=slices), End(one, peer=0, key=key)
+    ends[1].feed(ends[0].connection.hello())
+    ends[0].feed(ends[1].connection.hello())
+    return ends
+
+
 def open_ends(slices: SliceTable = SLICES) -> tuple[End, End]:
-    zero, one = End(ZERO, slices=slices), End(ONE, peer=0)
-    one.feed(zero.connection.hello())
-    zero.feed(one.connection.hello())
+    zero, one = greeted(slices=slices)
+    one.feed(zero.connection.proof())
+    zero.feed(one.connection.proof())
     for end in (zero, one):
         end.events.clear()
     return zero, one
@@ -110,6 +128,8 @@ def test_hello_tells_each_end_who_the_other_is() -> None:
     zero.feed(one.connection.hello(), chunk=7)
     assert (zero.connection.peer, one.connection.peer) == (1, 0)
     assert zero.events == [HelloReceived(ONE)]
+    zero.feed(one.connection.proof(), chunk=5)
+    assert zero.events[1:] == [PeerProven()]
     assert zero.connection.theirs is State.OPEN
 
 
@@ -121,25 +141,62 @@ def test_a_payload_and_the_next_header_may_come_in_one_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "reason"),
+    ("change", "reason"),
     [
-        ({"token": b"x" * 16}, ErrorCode.TOKEN, "rank 1 of another job"),
-        ({"digest": b"x" * 32}, ErrorCode.PLAN, "rank 1 cut the model into other slices"),
-        ({"settings": "6 bands"}, ErrorCode.PLAN, r"rank 1 has settings \[6 bands\]"),
-        ({"rank": 3}, ErrorCode.PROTOCOL, "hears a rank 3"),
-        ({"rank": 0}, ErrorCode.PROTOCOL, "hears a rank 0"),
-        ({"band": 3}, ErrorCode.PROTOCOL, "band 3 on a connection for band 4"),
+        ({"rank": 3}, "hears a rank 3"),
+        ({"rank": 0}, "hears a rank 0"),
+        ({"band": 3}, "band 3 on a connection for band 4"),
     ],
 )
-def test_a_peer_that_differs_is_refused(
-    change: dict[str, object], code: ErrorCode, reason: str
-) -> None:
+def test_a_claim_that_cannot_be_is_refused(change: dict[str, object], reason: str) -> None:
     zero = End(ZERO)
-    other = Connection(replace(ONE, **change), SLICES)  # type: ignore[arg-type]
     with pytest.raises(RemoteError, match=reason) as refused:
-        zero.feed(other.hello())
-    assert refused.value.code is code
+        zero.feed(replace(ONE, **change).encode())  # type: ignore[arg-type]
+    assert refused.value.code is ErrorCode.PROTOCOL
     assert zero.connection.theirs is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"digest": b"x" * 32}, "rank 1 cut the model into other slices"),
+        ({"settings": "6 bands"}, r"rank 1 has settings \[6 bands\]"),
+    ],
+)
+def test_a_proven_peer_that_differs_is_refused(change: dict[str, object], reason: str) -> None:
+    zero, one = greeted(replace(ONE, **change))  # type: ignore[arg-type]
+    with pytest.raises(RemoteError, match=reason) as refused:
+        zero.feed(one.connection.proof())
+    assert refused.value.code is ErrorCode.PLAN
+    assert zero.connection.theirs is State.FAILED
+
+
+def test_a_wrong_key_is_noticed_at_both_ends() -> None:
+    zero, one = greeted(key=b"another job's")
+    proofs = zero.connection.proof(), one.connection.proof()
+    for end, proof in zip((one, zero), proofs, strict=True):
+        with pytest.raises(RemoteError, match="does not prove the job's token") as refused:
+            end.feed(proof)
+        assert refused.value.code is ErrorCode.TOKEN
+
+
+def test_a_proof_is_good_for_one_connection_and_one_role() -> None:
+    _, one = greeted()
+    recorded = one.connection.proof()
+    fresh = replace(ZERO, nonce=b"2" * 32)
+    again = End(fresh)
+    again.feed(one.connection._hello.encode())  # as a stranger that recorded all would send it
+    with pytest.raises(RemoteError, match="does not prove"):
+        again.feed(recorded)
+    zero, one = greeted()
+    with pytest.raises(RemoteError, match="does not prove"):
+        zero.feed(zero.connection.proof())  # as a stranger that echoes would
+
+
+def test_the_key_does_not_travel() -> None:
+    zero, one = greeted()
+    said = one.connection._hello.encode() + one.connection.proof() + zero.connection.proof()
+    assert KEY not in said
 
 
 def test_the_wrong_rank_at_an_address_is_refused() -> None:
@@ -240,12 +297,23 @@ def test_hello_comes_once() -> None:
         zero.feed(ONE.encode())
 
 
-@pytest.mark.parametrize("greeted", [False, True])
-def test_an_error_can_come_at_any_time(greeted: bool) -> None:
-    if greeted:
-        zero, one = open_ends()
-    else:
-        zero, one = End(ZERO), End(ONE)
+def test_a_sign_of_life_comes_at_any_time_from_both() -> None:
+    zero, one = open_ends()
+    zero.feed(one.connection.ping() + payload(one, FrameType.PUSH, 0, 1, 7) + one.connection.ping())
+    one.feed(zero.connection.ping())
+    assert zero.events[0] == zero.events[-1] == one.events[0] == PingReceived()
+
+
+@pytest.mark.parametrize("said_hello", [False, True])
+def test_a_stranger_s_error_is_not_believed(said_hello: bool) -> None:
+    zero = greeted()[0] if said_hello else End(ZERO)
+    with pytest.raises(RemoteError, match="ERROR while") as refused:
+        zero.feed(encode_error(ErrorCode.PLAN, "end all"))
+    assert refused.value.code is ErrorCode.PROTOCOL
+
+
+def test_an_error_is_told_with_its_code() -> None:
+    zero, one = open_ends()
     zero.feed(one.connection.error(ErrorCode.PLAN, "slices differ"), chunk=5)
     assert zero.events == [ErrorReceived(ErrorCode.PLAN, "slices differ")]
     zero.connection.eof()
@@ -267,17 +335,22 @@ def test_the_end_without_a_bye_is_noticed() -> None:
 
 
 def test_what_we_may_not_send_is_a_local_error() -> None:
-    connection = Connection(ZERO, SLICES)
+    connection = Connection(ZERO, KEY, SLICES)
     for forbidden in (
         connection.bye,
+        connection.ping,
+        connection.proof,
         lambda: connection.payload(FrameType.PUSH, 0, 0),
         lambda: connection.payload(FrameType.BYE, 0, 0),
     ):
         with pytest.raises(LocalError):
             forbidden()
     connection.hello()
-    connection.bye()
-    for forbidden in (connection.bye, connection.hello):
+    with pytest.raises(LocalError, match="answers a HELLO"):
+        connection.proof()
+    zero, _ = open_ends()
+    zero.connection.bye()
+    for forbidden in (zero.connection.bye, zero.connection.hello, zero.connection.ping):
         with pytest.raises(LocalError):
             forbidden()
 
@@ -296,9 +369,9 @@ def test_a_buffer_must_be_placed_and_fit() -> None:
             zero.connection.place(memoryview(wrong))
 
 
-@given(st.binary(max_size=200), st.integers(1, 50), st.booleans())
-def test_no_bytes_can_do_more_than_be_refused(data: bytes, chunk: int, greeted: bool) -> None:
-    end = open_ends()[0] if greeted else End(ZERO)
+@given(st.binary(max_size=200), st.integers(1, 50), st.integers(0, 2))
+def test_no_bytes_can_do_more_than_be_refused(data: bytes, chunk: int, far: int) -> None:
+    end = (End(ZERO), greeted()[0], open_ends()[0])[far]
     try:
         end.feed(data, chunk)
         end.connection.eof()

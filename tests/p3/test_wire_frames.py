@@ -11,7 +11,7 @@ from p3.wire.frames import (
     MAX_ERROR_BYTES,
     MAX_ITERATION,
     MAX_SETTINGS_BYTES,
-    TOKEN_BYTES,
+    NONCE_BYTES,
     decode_error,
     decode_header,
     decode_hello,
@@ -24,7 +24,7 @@ U64 = st.integers(0, MAX_ITERATION)
 PAYLOADS = st.sampled_from([FrameType.PUSH, FrameType.SUM])
 HELLOS = st.builds(
     Hello,
-    st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES),
+    st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES),
     st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
     U32,
     U16,
@@ -73,13 +73,15 @@ def test_any_24_bytes_are_a_header_or_refused(data: bytes) -> None:
     ("data", "code", "reason"),
     [
         (b"GET / HTTP/1.1\r\nHost: xyz", ErrorCode.PROTOCOL, "starts with b'GE'"),
-        (b"P3\x02\x02" + bytes(20), ErrorCode.VERSION, "version 2, here 1"),
-        (b"P3\x01\x09" + bytes(20), ErrorCode.PROTOCOL, "unknown frame type 9"),
-        (b"P3\x01\x01" + bytes(20), ErrorCode.PROTOCOL, "HELLO with 0 bytes"),
-        (b"P3\x01\x04" + bytes(19) + b"\x01", ErrorCode.PROTOCOL, "BYE with 1 bytes"),
-        (b"P3\x01\x04" + bytes(11) + b"\x01" + bytes(8), ErrorCode.PROTOCOL, "iteration 1"),
-        (b"P3\x01\x04\x00\x00\x00\x05" + bytes(16), ErrorCode.PROTOCOL, "names slice 5"),
-        (b"P3\x01\x05" + bytes(12) + b"\xff" * 8, ErrorCode.PROTOCOL, "ERROR with 1844"),
+        (b"P3\x01\x02" + bytes(20), ErrorCode.VERSION, "version 1, here 2"),
+        (b"P3\x02\x0c" + bytes(20), ErrorCode.PROTOCOL, "unknown frame type 12"),
+        (b"P3\x02\x01" + bytes(20), ErrorCode.PROTOCOL, "HELLO with 0 bytes"),
+        (b"P3\x02\x04" + bytes(19) + b"\x01", ErrorCode.PROTOCOL, "BYE with 1 bytes"),
+        (b"P3\x02\x04" + bytes(11) + b"\x01" + bytes(8), ErrorCode.PROTOCOL, "iteration 1"),
+        (b"P3\x02\x04\x00\x00\x00\x05" + bytes(16), ErrorCode.PROTOCOL, "names slice 5"),
+        (b"P3\x02\x06" + bytes(19) + b"\x21", ErrorCode.PROTOCOL, "PROOF with 33 bytes"),
+        (b"P3\x02\x07" + bytes(19) + b"\x01", ErrorCode.PROTOCOL, "PING with 1 bytes"),
+        (b"P3\x02\x05" + bytes(12) + b"\xff" * 8, ErrorCode.PROTOCOL, "ERROR with 1844"),
     ],
 )
 def test_malformed_headers_are_refused_with_a_reason(
@@ -95,7 +97,7 @@ def test_an_error_code_of_a_later_release_is_still_an_error() -> None:
 
 
 def test_settings_that_are_no_text_are_refused() -> None:
-    body = Hello(bytes(TOKEN_BYTES), bytes(DIGEST_BYTES), 1, 2, "ok").encode()[HEADER_BYTES:]
+    body = Hello(bytes(NONCE_BYTES), bytes(DIGEST_BYTES), 1, 2, "ok").encode()[HEADER_BYTES:]
     with pytest.raises(RemoteError, match="not UTF-8"):
         decode_hello(body[:-1] + b"\xff")
 
@@ -104,10 +106,10 @@ def test_settings_that_are_no_text_are_refused() -> None:
     "hello",
     [
         Hello(b"short", bytes(DIGEST_BYTES), 0, 0, ""),
-        Hello(bytes(TOKEN_BYTES), b"short", 0, 0, ""),
-        Hello(bytes(TOKEN_BYTES), bytes(DIGEST_BYTES), -1, 0, ""),
-        Hello(bytes(TOKEN_BYTES), bytes(DIGEST_BYTES), 0, 2**16, ""),
-        Hello(bytes(TOKEN_BYTES), bytes(DIGEST_BYTES), 0, 0, "x" * (MAX_SETTINGS_BYTES + 1)),
+        Hello(bytes(NONCE_BYTES), b"short", 0, 0, ""),
+        Hello(bytes(NONCE_BYTES), bytes(DIGEST_BYTES), -1, 0, ""),
+        Hello(bytes(NONCE_BYTES), bytes(DIGEST_BYTES), 0, 2**16, ""),
+        Hello(bytes(NONCE_BYTES), bytes(DIGEST_BYTES), 0, 0, "x" * (MAX_SETTINGS_BYTES + 1)),
     ],
 )
 def test_our_own_nonsense_is_a_local_error(hello: Hello) -> None:

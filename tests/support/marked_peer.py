@@ -33,7 +33,7 @@ def connect(host: str, ports: Sequence[str]) -> None:
     """Connects on each band, sends, and checks that all came back."""
     for band, port in zip(BANDS, ports, strict=True):
         address = sockets.Address(host, int(port))
-        with sockets.connect(address, band.dscp, timeout=30) as connection:
+        with sockets.start_connect(address, band.dscp) as connection:
             connection.setblocking(True)
             connection.sendall(MESSAGE)
             connection.shutdown(socket.SHUT_WR)

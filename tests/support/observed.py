@@ -45,6 +45,16 @@ def mute_agent() -> Iterator[socket.socket]:
             os.environ[SOCKET_VARIABLE] = before
 
 
+def registration(agent: socket.socket) -> tuple[socket.socket, RegisterJob]:
+    """The first connection that registers a job, after those that ask for other things."""
+    while True:
+        connection, _ = agent.accept()
+        heard = decode_request(connection.recv(MAX_REQUEST))
+        if isinstance(heard, RegisterJob):
+            return connection, heard
+        connection.close()
+
+
 def statistics(engine: EngineName) -> dict[str, Any]:
     """Of a short training, and what an agent heard of it."""
     with mute_agent() as agent:
@@ -52,8 +62,7 @@ def statistics(engine: EngineName) -> dict[str, Any]:
         model, optimizer = distribute(model, OPTIMIZERS["sgd"](model), engine)
         before = optimizer.stats()
         train(model, optimizer, batches(dist.get_rank()))
-        connection, _ = agent.accept()
-        heard = decode_request(connection.recv(MAX_REQUEST))
+        connection, heard = registration(agent)
         optimizer.synchronize()
         stats = optimizer.stats()
         moved = optimizer.engine
@@ -69,7 +78,7 @@ def statistics(engine: EngineName) -> dict[str, Any]:
             "overlap": stats.overlap,
             "bytes_by_band": list(stats.payload_bytes_by_band),
             "bytes": moved.statistics().payload_bytes_sent,
-            "job": heard.name if isinstance(heard, RegisterJob) else "",
+            "job": heard.name,
         }
         optimizer.close()
         result["left"] = connection.recv(1) == b""

@@ -371,7 +371,7 @@ def different_models() -> dict[str, Any]:
 def sums_both_ways() -> dict[str, Any]:
     """One payload summed around the ring and directly: error against float64, and a digest."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    group = open_gloo(Device(), "sums", rank, size, 30.0)
+    group = open_gloo(Device("127.0.0.1"), "sums", rank, size, 30.0)
     shares = [torch.rand(4_001, generator=torch.Generator().manual_seed(r)) for r in range(size)]
     expected = torch.stack(shares).double().sum(0)
     errors, digests = {}, {}

@@ -1,8 +1,9 @@
-"""The slice protocol without I/O: frames, limits, states. Version 1, TCP, one band a connection.
+"""The slice protocol without I/O: frames, limits, states. Version 2, TCP, one band a connection.
 
-Each end first sends HELLO; then the end that connected sends PUSH and SUM in any order; each
-end's last frame is BYE or ERROR. The peer may be hostile until its HELLO has shown the job's
-token, and broken at any time: every length is checked before anything is read or stored.
+Each end first sends HELLO, then PROOF, which answers the other's HELLO. Then the end that
+connected sends PUSH and SUM in any order, both ends PING; each end's last frame is BYE or ERROR.
+The peer may be hostile until its PROOF has shown that it knows the job's key, and broken at any
+time: every length is checked before anything is read or stored. The key itself never travels.
 
 Payloads go one way on a connection because of acknowledgements: on a node that lets pure ACKs
 overtake, a payload that waits in a low band carries an old one. A receiver takes what
@@ -20,6 +21,8 @@ from p3.wire.connection import (
     NoteReceived,
     PayloadEnds,
     PayloadStarts,
+    PeerProven,
+    PingReceived,
     SliceTable,
     State,
 )
@@ -45,6 +48,8 @@ __all__ = [
     "NoteReceived",
     "PayloadEnds",
     "PayloadStarts",
+    "PeerProven",
+    "PingReceived",
     "RemoteError",
     "SliceTable",
     "State",

@@ -2,14 +2,14 @@
 
 The owner of the socket asks `buffers()` where the next bytes go, reads into them, and tells
 `received(count)`, which answers with what happened. Payloads go where the owner `place`d them,
-with no copy between. The other direction: `hello()`, `payload()`, `bye()` and `error()` give the
-bytes to send (for a payload: its header; the payload itself follows).
+with no copy between. The other direction: `hello()`, `proof()`, `payload()`, `ping()`, `bye()` and
+`error()` give the bytes to send (for a payload: its header; the payload itself follows).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -26,6 +26,7 @@ from p3.wire.frames import (
     decode_header,
     decode_hello,
     encode_error,
+    encode_proof,
 )
 
 
@@ -33,18 +34,23 @@ class State(Enum):
     """How far one direction of a connection is."""
 
     GREETING = auto()
+    PROVING = auto()
     OPEN = auto()
     CLOSED = auto()
     FAILED = auto()
 
 
 ANSWERING = {
-    (State.GREETING, FrameType.HELLO): State.OPEN,
-    (State.GREETING, FrameType.ERROR): State.FAILED,
+    (State.GREETING, FrameType.HELLO): State.PROVING,
+    (State.PROVING, FrameType.PROOF): State.OPEN,
+    (State.OPEN, FrameType.PING): State.OPEN,
     (State.OPEN, FrameType.BYE): State.CLOSED,
     (State.OPEN, FrameType.ERROR): State.FAILED,
 }
-"""What the end that accepted may send, and when; what is not here is refused."""
+"""What the end that accepted may send, and when; what is not here is refused.
+
+Without a PROOF not even an ERROR is believed: anyone can connect.
+"""
 
 SENDING = {
     **ANSWERING,
@@ -69,9 +75,19 @@ class SliceTable:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """The peer is who it should be."""
+    """The peer says who it is: answer its challenge with `proof()`."""
 
     hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProven:
+    """The peer is who it said that it is, and has the same slices and settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class PingReceived:
+    """The peer runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +131,45 @@ class ErrorReceived:
     text: str
 
 
-Event = HelloReceived | PayloadStarts | PayloadEnds | NoteReceived | ByeReceived | ErrorReceived
+Event = (
+    HelloReceived
+    | PeerProven
+    | PayloadStarts
+    | PayloadEnds
+    | NoteReceived
+    | PingReceived
+    | ByeReceived
+    | ErrorReceived
+)
+
+_WITHOUT_BODY: Mapping[FrameType, Event] = {
+    FrameType.BYE: ByeReceived(),
+    FrameType.PING: PingReceived(),
+}
 
 
 class Connection:
     """Both directions of one connection between rank `hello.rank` and rank `peer`.
 
     Whoever connected knows `peer`, and sends payloads; for None, the end that accepted, the
-    peer's HELLO tells, and payloads come from there.
+    peer's HELLO tells, and payloads come from there. Both prove to know `key` by an HMAC
+    (RFC 2104, SHA-256) over their role and both HELLOs, whose nonces make it good for once.
 
     After a RemoteError nothing more may be read; `error()` may still be sent.
     """
 
-    def __init__(self, hello: Hello, slices: SliceTable, peer: int | None = None) -> None:
+    def __init__(
+        self, hello: Hello, key: bytes, slices: SliceTable, peer: int | None = None
+    ) -> None:
         self.ours = State.GREETING
         self.theirs = State.GREETING
         self.peer = peer
         self._our_transitions = ANSWERING if peer is None else SENDING
         self._their_transitions = SENDING if peer is None else ANSWERING
         self._hello = hello
+        self._theirs: Hello | None = None
+        self._key = key
+        self._accepted = peer is None
         self._slices = slices
         self._head = memoryview(bytearray(HEADER_BYTES))
         self._body = memoryview(bytearray(MAX_BODY_BYTES))
@@ -147,6 +183,18 @@ class Connection:
         """The HELLO frame: first of all."""
         self._send(FrameType.HELLO)
         return self._hello.encode()
+
+    def proof(self) -> bytes:
+        """The PROOF frame, when the peer's HELLO is there."""
+        if self._theirs is None:
+            raise LocalError("a PROOF answers a HELLO, which has not come")
+        self._send(FrameType.PROOF)
+        return encode_proof(self._proof(self._accepted, self._hello, self._theirs))
+
+    def ping(self) -> bytes:
+        """A PING frame."""
+        self._send(FrameType.PING)
+        return Header(FrameType.PING).encode()
 
     def payload(self, kind: FrameType, index: int, iteration: int) -> bytes:
         """The header of a PUSH or SUM; the slice's payload must follow it."""
@@ -246,9 +294,9 @@ class Connection:
         except RemoteError:
             self.theirs = State.FAILED
             raise
-        if header.type is FrameType.BYE:
+        if (event := _WITHOUT_BODY.get(header.type)) is not None:
             self.theirs = following
-            return [ByeReceived()]
+            return [event]
         self._header = header
         if header.type in PAYLOADS:
             return [PayloadStarts(header.type, header.index, header.iteration)]
@@ -276,10 +324,15 @@ class Connection:
         self.theirs = State.FAILED
         if header.type is FrameType.ERROR:
             return ErrorReceived(*decode_error(header, body))
+        if header.type is FrameType.PROOF:
+            self._check_proof(body)
+            self.theirs = State.OPEN
+            return PeerProven()
         hello = decode_hello(body)
-        self._check_hello(hello)
+        self._check_claim(hello)
+        self._theirs = hello
         self.peer = hello.rank
-        self.theirs = State.OPEN
+        self.theirs = State.PROVING
         return HelloReceived(hello)
 
     def _check_payload(self, header: Header) -> None:
@@ -311,14 +364,12 @@ class Connection:
         ):
             raise RemoteError(ErrorCode.PROTOCOL, f"{what} for slice {header.index}: too much")
 
-    def _check_hello(self, hello: Hello) -> None:
+    def _proof(self, accepted: bool, prover: Hello, verifier: Hello) -> bytes:
+        role = b"accepted" if accepted else b"connected"
+        return hmac.digest(self._key, role + prover.body() + verifier.body(), "sha256")
+
+    def _check_claim(self, hello: Hello) -> None:
         mine = self._hello
-        if not hmac.compare_digest(hello.token, mine.token):
-            raise RemoteError(
-                ErrorCode.TOKEN,
-                f"rank {hello.rank} of another job is connected to rank {mine.rank}: "
-                "give each job ports of its own",
-            )
         if not hello.rank < self._slices.world_size or hello.rank == mine.rank:
             raise RemoteError(ErrorCode.PROTOCOL, f"rank {mine.rank} hears a rank {hello.rank}")
         if self.peer is not None and hello.rank != self.peer:
@@ -329,15 +380,27 @@ class Connection:
             raise RemoteError(
                 ErrorCode.PROTOCOL, f"band {hello.band} on a connection for band {mine.band}"
             )
-        if hello.settings != mine.settings:
+
+    def _check_proof(self, proof: bytes) -> None:
+        """Also what the peer said before: only now is it worth an answer."""
+        mine, theirs = self._hello, self._theirs
+        if theirs is None:
+            raise LocalError("a PROOF without a HELLO")
+        if not hmac.compare_digest(proof, self._proof(not self._accepted, theirs, mine)):
+            raise RemoteError(
+                ErrorCode.TOKEN,
+                f"rank {theirs.rank} does not prove the job's token to rank {mine.rank}: give "
+                "all ranks of a job the same P3_TOKEN, or none, and each job ports of its own",
+            )
+        if theirs.settings != mine.settings:
             raise RemoteError(
                 ErrorCode.PLAN,
-                f"rank {hello.rank} has settings [{hello.settings}], "
+                f"rank {theirs.rank} has settings [{theirs.settings}], "
                 f"rank {mine.rank} has [{mine.settings}]: give all ranks the same",
             )
-        if hello.digest != mine.digest:
+        if theirs.digest != mine.digest:
             raise RemoteError(
                 ErrorCode.PLAN,
-                f"rank {hello.rank} cut the model into other slices than rank {mine.rank}: "
+                f"rank {theirs.rank} cut the model into other slices than rank {mine.rank}: "
                 "build the same model in the same way on all ranks",
             )

@@ -5,7 +5,7 @@ Every frame starts with a header of 24 bytes, big-endian:
 | bytes | field | meaning |
 | --- | --- | --- |
 | 2 | magic | `P3` |
-| 1 | version | 1 |
+| 1 | version | 2 |
 | 1 | type | see FrameType |
 | 4 | index | slice of PUSH, SUM and STATE, code of ERROR, else 0 |
 | 8 | iteration | of PUSH, SUM and COMMIT, else 0 |
@@ -23,8 +23,9 @@ from enum import IntEnum
 from p3.wire.errors import ErrorCode, LocalError, RemoteError
 
 MAGIC = b"P3"
-VERSION = 1
-TOKEN_BYTES = 16
+VERSION = 2
+NONCE_BYTES = 32
+PROOF_BYTES = 32
 DIGEST_BYTES = 32
 MAX_SETTINGS_BYTES = 1024
 MAX_ERROR_BYTES = 2048
@@ -33,7 +34,7 @@ MAX_RANK = 2**32 - 1
 MAX_ITERATION = 2**64 - 1
 
 _HEADER = struct.Struct("!2sBBIQQ")
-_HELLO = struct.Struct(f"!{TOKEN_BYTES}s{DIGEST_BYTES}sIH")
+_HELLO = struct.Struct(f"!{NONCE_BYTES}s{DIGEST_BYTES}sIH")
 HEADER_BYTES = _HEADER.size
 
 
@@ -50,6 +51,10 @@ class FrameType(IntEnum):
     """The last one: nothing more comes, and that is as it should be."""
     ERROR = 5
     """The last one: the sender gives up, and says why."""
+    PROOF = 6
+    """The second one each way: the sender knows the job's key."""
+    PING = 7
+    """The sender runs."""
     COMMIT = 8
     """A worker calls step(): the settings, to a server that updates."""
     FETCH = 9
@@ -79,13 +84,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks: `rank` on a connection for `band`; what must agree: the rest.
+    """Who speaks: `rank` on a connection for `band`; what must agree: `digest` and `settings`.
 
-    `token` (16 bytes) is the job's, `digest` (32 bytes) the slice plan's, `settings` a line of
-    text, the same on all ranks, that people can read when it differs.
+    `nonce` (32 random bytes) is the challenge that the peer's PROOF answers, `digest` (32 bytes)
+    the slice plan's, `settings` a line of text that people can read when it differs.
     """
 
-    token: bytes
+    nonce: bytes
     digest: bytes
     rank: int
     band: int
@@ -93,19 +98,28 @@ class Hello:
 
     def encode(self) -> bytes:
         """Header and body. LocalError when a field has a wrong size."""
+        body = self.body()
+        return Header(FrameType.HELLO, length=len(body)).encode() + body
+
+    def body(self) -> bytes:
+        """What is sent and, with the peer's, signed. LocalError as `encode`."""
         settings = self.settings.encode()
-        if len(self.token) != TOKEN_BYTES or len(self.digest) != DIGEST_BYTES:
+        if len(self.nonce) != NONCE_BYTES or len(self.digest) != DIGEST_BYTES:
             raise LocalError(
-                f"HELLO with a token of {len(self.token)} and a digest of {len(self.digest)} bytes"
+                f"HELLO with a nonce of {len(self.nonce)} and a digest of {len(self.digest)} bytes"
             )
         if len(settings) > MAX_SETTINGS_BYTES:
             raise LocalError(f"HELLO with {len(settings)} bytes of settings")
         try:
-            fixed = _HELLO.pack(self.token, self.digest, self.rank, self.band)
+            fixed = _HELLO.pack(self.nonce, self.digest, self.rank, self.band)
         except struct.error as error:
             raise LocalError(f"HELLO of rank {self.rank}, band {self.band}: {error}") from error
-        body = fixed + settings
-        return Header(FrameType.HELLO, length=len(body)).encode() + body
+        return fixed + settings
+
+
+def encode_proof(proof: bytes) -> bytes:
+    """Header and body."""
+    return Header(FrameType.PROOF, length=len(proof)).encode() + proof
 
 
 def encode_error(code: ErrorCode, text: str) -> bytes:
@@ -150,6 +164,8 @@ def _check_sizes(header: Header) -> None:
 
 _BODY_BYTES = {
     FrameType.HELLO: (_HELLO.size, _HELLO.size + MAX_SETTINGS_BYTES),
+    FrameType.PROOF: (PROOF_BYTES, PROOF_BYTES),
+    FrameType.PING: (0, 0),
     FrameType.BYE: (0, 0),
     FrameType.ERROR: (0, MAX_ERROR_BYTES),
     FrameType.COMMIT: (1, MAX_COMMIT_BYTES),
@@ -171,12 +187,12 @@ MAX_BODY_BYTES = max(
 
 def decode_hello(body: bytes) -> Hello:
     """A HELLO's body. RemoteError when its text is not UTF-8."""
-    token, digest, rank, band = _HELLO.unpack_from(body)
+    nonce, digest, rank, band = _HELLO.unpack_from(body)
     try:
         settings = body[_HELLO.size :].decode()
     except UnicodeDecodeError as error:
         raise RemoteError(ErrorCode.PROTOCOL, f"settings are not UTF-8: {error}") from error
-    return Hello(token, digest, rank, band, settings)
+    return Hello(nonce, digest, rank, band, settings)
 
 
 def decode_error(header: Header, body: bytes) -> tuple[ErrorCode, str]:
