@@ -19,7 +19,7 @@ from experiments.progress import Progress
 from experiments.rounds import interleaved
 from experiments.setting import SETTINGS, Setting, parse_setting
 from experiments.systems import EMULATED, SHALLOW_PORT, System
-from p3_shaper.cluster import Cluster, ClusterError
+from p3_shaper.cluster import MAX_NODES, Cluster, ClusterError
 from p3_shaper.rates import RateError
 
 ITERATIONS = 12
@@ -55,6 +55,8 @@ def parse(arguments: Sequence[str]) -> Options:
     numbers_file.add_option(parser)
     parser.add_argument("--logs", type=Path, default=Path("out/bench_emulated"))
     chosen = parser.parse_args(arguments)
+    if chosen.nodes > MAX_NODES:
+        parser.error(f"--nodes {chosen.nodes}: a cluster has at most {MAX_NODES}")
     for option in ("nodes", "rounds", "iterations"):
         least = 1 if option == "rounds" else 2
         if getattr(chosen, option) < least:

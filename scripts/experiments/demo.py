@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,16 @@ from experiments.comparison import Numbers, Setting, compare, text
 from experiments.figure import draw
 from experiments.outcome import Outcome
 from experiments.progress import Progress
+from experiments.scratch import scratch
 from experiments.systems import DEMO, System
-from p3_shaper.cluster import Cluster, ClusterError
+from p3_shaper.cluster import MAX_NODES, Cluster, ClusterError
 from p3_shaper.rates import RateError, SizeError, parse_rate, parse_size
 
 MODELS = ("small", "medium", "large")
 ITERATIONS = 60
 QUICK_ITERATIONS = 14
+_COMPARABLE_ITERATIONS = 30
+"""Fewer are mostly warm-up."""
 _LEAST_ITERATIONS = 2
 _LEAST_NODES = 2
 
@@ -51,6 +53,8 @@ def parse(arguments: list[str]) -> Options:
         iterations = QUICK_ITERATIONS if chosen.quick else ITERATIONS
     if chosen.nodes < _LEAST_NODES:
         parser.error(f"--nodes {chosen.nodes}: there is no communication below {_LEAST_NODES}")
+    if chosen.nodes > MAX_NODES:
+        parser.error(f"--nodes {chosen.nodes}: a cluster has at most {MAX_NODES}")
     if iterations < _LEAST_ITERATIONS:
         parser.error(f"--iterations {iterations}: choose {_LEAST_ITERATIONS} or more")
     try:
@@ -74,10 +78,10 @@ def train_all(options: Options) -> dict[str, Outcome]:
     """
     setting = options.setting
     with (
-        tempfile.TemporaryDirectory(prefix="p3-demo-") as directory,
+        scratch() as directory,
         Cluster(setting.nodes, setting.rate, setting.port_buffer) as cluster,
     ):
-        data = Path(directory) / "digits.npz"
+        data = directory / "digits.npz"
         dataset.save(data)
         return {system.key: _train(options, cluster, system, data) for system in DEMO}
 
@@ -134,6 +138,11 @@ def main() -> int:
         return 130
     numbers = compare(setting, outcomes)
     print(text(numbers))
+    if options.iterations < _COMPARABLE_ITERATIONS:
+        print(
+            f"\n{options.iterations} iterations are too few to compare speeds: this shows that "
+            f"everything works; use {_COMPARABLE_ITERATIONS} or more for numbers"
+        )
     write(options, numbers, outcomes)
     if not (numbers.loss_curves_agree and numbers.ranks_identical):
         print("demo: the systems did not compute the same, see above", file=sys.stderr)

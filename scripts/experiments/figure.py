@@ -27,14 +27,15 @@ def draw(outcomes: Mapping[str, Outcome], bound_s: float, title: str, path: Path
 def _times(axes: Axes, outcomes: Mapping[str, Outcome], bound_s: float) -> None:
     medians = [outcome.iteration_s for outcome in outcomes.values()]
     bars = axes.bar(list(outcomes), medians, color=_COLOURS[: len(outcomes)])
-    axes.bar_label(bars, fmt="%.3f s")
+    # Low in the bar, away from the dots, which lie around its top.
+    axes.bar_label(bars, fmt="%.3f s", label_type="center", color="white", fontweight="bold")
     for place, outcome in enumerate(outcomes.values()):
         times = outcome.steady_times
         axes.plot([place] * len(times), times, ".", color="black", alpha=0.25, markersize=4)
     axes.axhline(bound_s, color="#c03030", linestyle="--", label=f"bound {bound_s:.3f} s")
     axes.set_ylabel("seconds an iteration (median; dots: each)")
     axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _losses(axes: Axes, outcomes: Mapping[str, Outcome]) -> None:

@@ -6,13 +6,13 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.messages import Event, Failed, Finished, Measured, Started, heard
+from experiments.scratch import scratch
 from experiments.watch import Child, Ended, Line, Watch
 from p3_shaper.cluster import Cluster, Node
 from p3_shaper.rates import Rate
@@ -81,8 +81,8 @@ def surroundings(
 ) -> Iterator[tuple[Watch, list[dict[str, str]]]]:
     """Agents on all nodes if there is a rate; a watch over them, and each node's environment."""
     logs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="p3-") as directory, Watch() as watch:
-        sockets = [Path(directory) / f"agent{node.index}.sock" for node in cluster.nodes]
+    with scratch() as directory, Watch() as watch:
+        sockets = [directory / f"agent{node.index}.sock" for node in cluster.nodes]
         environments = [
             _environment(node, socket) for node, socket in zip(cluster.nodes, sockets, strict=True)
         ]

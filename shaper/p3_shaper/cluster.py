@@ -11,13 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from p3_shaper.cluster_nodes import DEVICE, ClusterError, Node, NodeGroup, batch, clear_stale
+from p3_shaper.cluster_nodes import (
+    DEVICE,
+    MAX_NODES,
+    ClusterError,
+    Node,
+    NodeGroup,
+    batch,
+    clear_stale,
+)
 from p3_shaper.errors import TcError
 from p3_shaper.netlink import open_netlink
 from p3_shaper.rates import Rate
 from p3_shaper.tree import TreeError, link_tree
 
-__all__ = ["Cluster", "ClusterError", "Node", "Pair", "clear_stale"]
+__all__ = ["MAX_NODES", "Cluster", "ClusterError", "Node", "Pair", "clear_stale"]
 
 PORT_BUFFER = 256_000
 """Bytes that a switch port holds for its node: a shallow switch."""

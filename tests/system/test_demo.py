@@ -16,6 +16,8 @@ import msgspec
 import pytest
 
 from experiments.comparison import Numbers
+from experiments.scratch import remove_stale, scratch
+from p3_shaper.cluster import clear_stale
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -109,6 +111,21 @@ def test_a_trainer_killed_in_the_middle(tmp_path: Path) -> None:
     assert re.search(killed, err, re.MULTILINE), err
 
 
+def test_what_a_killed_one_left_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratches = tmp_path / "scratches"
+    scratches.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratches))
+    with demo(*LONG, "--out", str(tmp_path)) as process:
+        read_until(process, "joining the other nodes")
+        process.kill()
+    assert list(scratches.iterdir())
+    clear_stale()
+    remove_stale(scratches)
+    assert not list(scratches.iterdir())
+
+
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + 15)])
 def test_ended_by_the_user_it_leaves_nothing(
     how: signal.Signals, status: int, tmp_path: Path
@@ -121,6 +138,18 @@ def test_ended_by_the_user_it_leaves_nothing(
     assert "Traceback" not in err
 
 
+def test_another_owner_s_directories_stay(tmp_path: Path) -> None:
+    strange = [tmp_path / "p3-notes", tmp_path / f"p3-{os.getpid()}-x-y"]
+    for directory in strange:
+        directory.mkdir()
+    with scratch() as used:
+        remove_stale(used.parent)
+        remove_stale(tmp_path)
+        assert used.is_dir()
+    assert not used.exists()
+    assert all(directory.is_dir() for directory in strange)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -130,6 +159,7 @@ def test_ended_by_the_user_it_leaves_nothing(
         (("--json", "/"), "a directory; name a file"),
         (("--port-buffer", "much"), "much"),
         (("--nodes", "1"), "--nodes 1: "),
+        (("--nodes", "400"), "at most 250"),
         (("--iterations", "1"), "--iterations 1: "),
         (("--model", "huge"), "huge"),
     ],

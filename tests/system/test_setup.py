@@ -44,6 +44,13 @@ def test_refuses_without_root() -> None:
     assert "run as root (sudo " in refusal(NOBODY)
 
 
+def test_names_the_command_that_was_called() -> None:
+    test = SETUP.parent / "test"
+    done = subprocess.run([*NOBODY, str(test)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"run as root (sudo {test})" in done.stderr
+
+
 def test_refuses_another_system(tmp_path: Path) -> None:
     other = tmp_path / "os-release"
     other.write_text('ID=fedora\nID_LIKE="rhel"\n', encoding="utf-8")
