@@ -2,8 +2,10 @@
 
 An abstract unix socket lives in a network namespace (unix(7)), as the interface does: whoever is
 bound to the interface's name holds it, whatever state directory it uses. Any local user may bind
-such a name first, but who is neither root nor an agent's user is no agent: then the second lock
-alone counts, a file in the state directory, where such a user may not write.
+such a name first, but who is neither root nor an agent's user is no agent: an agent then binds a
+name below that one which nobody can foresee, and every agent looks at all of them. The second lock
+is a file in the state directory, where such a user may not write; it counts where a stranger fills
+an agent's socket, so that it cannot tell whose it is.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import fcntl
 import logging
 import os
 import pwd
+import re
+import secrets
 import socket
 import struct
 import time
@@ -39,12 +43,7 @@ def hold(link: Link, directory: Path) -> Iterator[None]:
     """
     name = f"p3-agent/{link.index}"
     with ExitStack() as held:
-        is_named = _take_name(held, f"\0{name}")
-        owner = None if is_named else _owner(f"\0{name}")
-        if owner is not None and owner[1] in _agents():
-            raise AgentError(
-                f"another p3-agent (pid {owner[0]}, uid {owner[1]}) has {link.name}; stop it first"
-            )
+        is_named = _hold_name(held, name, link)
         try:
             if not _take_file(held, directory, link.index):
                 raise AgentError(f"another p3-agent has {link.name}, by {directory}; stop it first")
@@ -61,10 +60,24 @@ def hold(link: Link, directory: Path) -> Iterator[None]:
         yield
 
 
-def _take_name(held: ExitStack, address: str) -> bool:
+def _hold_name(held: ExitStack, name: str, link: Link) -> bool:
+    """Whether `name` itself could be had; AgentError when another agent has it, or one below."""
+    own = name
+    is_named = _take_name(held, own)
+    if not is_named:
+        _refuse(_owner(name, _LOOKS), link)
+        own = f"{name}/{secrets.token_hex(16)}"
+        _take_name(held, own)
+    # One's own is there by now: of two that start at once, one at least sees the other.
+    for other in _names(name) - {own}:
+        _refuse(_owner(other), link)
+    return is_named
+
+
+def _take_name(held: ExitStack, name: str) -> bool:
     holder = held.enter_context(_socket())
     try:
-        holder.bind(address)
+        holder.bind(f"\0{name}")
     except OSError:
         return False
     # Only a listening socket tells who it is. Nobody accepts, so each who asks takes a place.
@@ -72,11 +85,25 @@ def _take_name(held: ExitStack, address: str) -> bool:
     return True
 
 
-def _owner(address: str) -> tuple[int, int] | None:
+def _names(name: str) -> set[str]:
+    """`name` and those below it, as far as somebody is bound to them."""
+    pattern = rf"^.* @({re.escape(name)}(?:/[0-9a-f]+)?)$"
+    there = Path("/proc/self/net/unix").read_text("utf-8", "replace")
+    return set(re.findall(pattern, there, re.MULTILINE))
+
+
+def _refuse(owner: tuple[int, int] | None, link: Link) -> None:
+    if owner is not None and owner[1] in _agents():
+        raise AgentError(
+            f"another p3-agent (pid {owner[0]}, uid {owner[1]}) has {link.name}; stop it first"
+        )
+
+
+def _owner(name: str, looks: int = 1) -> tuple[int, int] | None:
     """Pid and uid of who listens; None of who does not, or whose places are all taken."""
-    for _ in range(_LOOKS):
+    for _ in range(looks):
         with _socket() as caller:
-            refusal = caller.connect_ex(address)
+            refusal = caller.connect_ex(f"\0{name}")
             if refusal == 0:
                 data = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 pid, uid, _ = _CREDENTIALS.unpack(data)

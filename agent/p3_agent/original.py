@@ -27,13 +27,17 @@ def is_others(tree: Tree) -> bool:
 
 
 class Original:
-    """One interface's original. The caller holds the interface (see `lock`)."""
+    """One interface's original. The caller holds the interface (see `lock`).
+
+    Whoever had it kept puts back what it was, whatever became of the file meanwhile.
+    """
 
     def __init__(self, netlink: Netlink, link: Link, store: StateStore) -> None:
         self._netlink = netlink
         self._link = link
         self._store = store
         self._identity = Identity.here(link.index, link.mac)
+        self._kept: Saved | None = None
 
     def check(self, observed: Tree, *, takeover: bool) -> None:
         """Raise AgentError unless the agent may put its tree where `observed` is."""
@@ -63,13 +67,13 @@ class Original:
             snapshot = Snapshot.from_bytes(saved.snapshot)
             if not is_others(observed) or _is_part(snapshot, saved, observed):
                 log.info("%s: taking up where an agent that was killed left off", self._link.name)
-                if saved.restoring:
-                    self._save(snapshot)
+                self._kept = self._save(snapshot) if saved.restoring else saved
                 return False
         if is_ours(observed):
-            self._save(Snapshot(self._link.index, self._link.name, self._link.mac))
+            snapshot = Snapshot(self._link.index, self._link.name, self._link.mac)
         else:
-            self._save(await self._netlink.snapshot(self._link))
+            snapshot = await self._netlink.snapshot(self._link)
+        self._kept = self._save(snapshot)
         return True
 
     async def put_back(self, *, takeover: bool) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ class Original:
         whatever the kernel refuses; what was saved stays until it is back.
         """
         observed = await self._netlink.observe(self._link.index)
-        saved = self._store.load(self._identity)
+        saved = self._kept or self._store.load(self._identity)
         if saved is None:
             return await self._clear(observed, takeover=takeover)
         snapshot = Snapshot.from_bytes(saved.snapshot)
@@ -103,11 +107,12 @@ class Original:
     def forget(self) -> None:
         """Nothing is to be put back any more."""
         self._store.remove(self._identity)
+        self._kept = None
 
-    def _save(self, snapshot: Snapshot, *, restoring: bool = False) -> None:
-        self._store.save(
-            self._identity, Saved(self._link.name, snapshot.to_bytes(), restoring=restoring)
-        )
+    def _save(self, snapshot: Snapshot, *, restoring: bool = False) -> Saved:
+        saved = Saved(self._link.name, snapshot.to_bytes(), restoring=restoring)
+        self._store.save(self._identity, saved)
+        return saved
 
     def _note_restoring(self, snapshot: Snapshot) -> None:
         """A note for whoever finishes this if it is cut short; without it we go on all the same."""
@@ -122,6 +127,7 @@ class Original:
             self.check(observed, takeover=takeover)
         steps = clear(observed, AGENT_MAJOR)
         await self._netlink.apply(self._link.index, steps)
+        self.forget()
         return tuple(step.describe() for step in steps)
 
     def _refusal(self, observed: Tree, saved: Saved | None) -> str:

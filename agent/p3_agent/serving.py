@@ -70,13 +70,16 @@ def _unlink_own(path: Path, inode: int) -> None:
 
 
 def room_for(clients: int) -> int:
-    """How many of `clients` connections the limit on open files allows, raised where it can be."""
+    """How many of `clients` connections the limit on open files allows, raised where it can be.
+
+    One at the least: what an agent has open itself is fewer files than are set aside for it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = clients + _OWN_FILES
     if soft < wanted:
         soft = min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(clients, soft - _OWN_FILES)
+    return min(clients, max(soft - _OWN_FILES, 1))
 
 
 async def accept(

@@ -83,7 +83,7 @@ class StateStore:
     def save(self, identity: Identity, saved: Saved) -> None:
         """Have `saved` on the disk when this returns; nothing is there if it raises."""
         path = self.path(identity)
-        temporary = path.with_suffix(".tmp")
+        temporary = _temporary(path)
         try:
             self._make()
             try:
@@ -100,10 +100,11 @@ class StateStore:
             ) from error
 
     def remove(self, identity: Identity) -> None:
-        """Forget an interface whose original is back in place."""
+        """Forget an interface whose original is back in place, and what a cut short save left."""
         path = self.path(identity)
         try:
             path.unlink(missing_ok=True)
+            _temporary(path).unlink(missing_ok=True)
         except OSError as error:
             raise AgentError(f"cannot remove {path}: {error.strerror}; remove it") from error
 
@@ -116,6 +117,10 @@ class StateStore:
 
     def _make(self) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_suffix(".tmp")
 
 
 def _write_synced(path: Path, data: bytes) -> None:

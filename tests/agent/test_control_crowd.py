@@ -77,18 +77,21 @@ def test_a_thousand_clients_are_served_while_the_tree_is_mended(here: Place) -> 
         assert agent.stop() == 0
 
 
-def test_one_client_more_than_there_is_room_for_is_told_so(here: Place) -> None:
+@pytest.mark.parametrize(("files", "room"), [(84, 20), (50, 1)])
+def test_one_client_more_than_there_is_room_for_is_told_so(
+    here: Place, files: int, room: int
+) -> None:
     where = str(here.socket)
-    limit = ("prlimit", "--nofile=84:84")
+    limit = ("prlimit", f"--nofile={files}:{files}")
     with here.running("--rate", "200mbit", through=limit) as agent, ExitStack() as stack:
-        agent.await_line("leaves room for 20 clients")
+        agent.await_line(f"leaves room for {room} clients")
         assert client.hello(where)
         before = agent.descriptors()
-        for _ in range(20):
+        for _ in range(room):
             held = stack.enter_context(connect(where))
             held.send(HELLO)
             assert json.loads(held.recv(MAX_REPLY))["type"] == "welcome"
-        with pytest.raises(client.ControlError, match="20 clients are connected") as caught:
+        with pytest.raises(client.ControlError, match=f"{room} clients are connected") as caught:
             client.bands(where)
         assert caught.value.code == "busy"
         stack.close()

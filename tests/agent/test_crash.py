@@ -1,5 +1,6 @@
 """kill -9, and what the next start or `p3-agent restore` makes of it."""
 
+import shutil
 import signal
 
 import msgspec
@@ -115,6 +116,19 @@ def test_an_original_is_its_hardware_address_s(here: Place) -> None:
     assert here.run("ip", "link", "set", "eth0", "address", own).returncode == 0
     assert here.agent("restore").returncode == 0
     assert here.shown() == before
+
+
+def test_an_agent_puts_back_what_it_found_whatever_became_of_the_file(here: Place) -> None:
+    before = add_foreign(here)
+    with here.running(*RATE, "--takeover") as agent:
+        next(here.state.glob("*.json")).write_bytes(b"")
+        assert agent.stop() == 0
+    assert here.shown() == before
+    with here.running(*RATE, "--takeover") as agent:
+        shutil.rmtree(here.state)
+        assert agent.stop() == 0
+    assert here.shown() == before
+    assert list(here.state.iterdir()) == []
 
 
 def test_restore_refuses_while_an_agent_runs(here: Place) -> None:

@@ -196,6 +196,13 @@ E, W, N = Level.ERROR, Level.WARNING, Level.NOTE
             "IPv6",
             "restart",
         ),
+        (
+            replace(SOUND, transport=Transport("cubic", xdp_sockets=2)),
+            "bypass",
+            N,
+            "2 AF_XDP sockets",
+            "ss --xdp",
+        ),
         (replace(SOUND, sockets=(CUBIC,)), "congestion", W, "rank[9] with cubic", "hystart"),
         (
             replace(SOUND, sockets=(replace(MARKED, unsent=2_000_000),)),

@@ -121,6 +121,21 @@ def test_a_program_of_tcx(here: Place) -> None:
         assert "1 bpf programs of tcx at the egress of eth0" in words
 
 
+AF_XDP = """
+import socket, sys
+with socket.socket(44, socket.SOCK_RAW):
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_sockets_that_pass_no_qdisc(here: Place) -> None:
+    look = ("--dev", "eth0", "--seconds", "0")
+    assert "bypass" not in found(here, *look)
+    with program(here.name, AF_XDP):
+        assert "1 AF_XDP sockets are open" in found(here, *look)["bypass"][1]
+
+
 def test_a_sound_node_and_its_agent_have_only_notes(here: Place) -> None:
     with here.running(*RATE):
         noted = found(here)

@@ -1,5 +1,6 @@
 """`p3-agent mark`: what a cgroup's sockets send carries a band's mark, and only that."""
 
+import json
 import os
 import signal
 import socket
@@ -58,8 +59,10 @@ for address in addresses:
 
 
 @contextmanager
-def marking(namespace: str, cgroup: str, band: int, *options: str) -> Iterator[Agent]:
-    """A running `p3-agent mark` that has said it is ready."""
+def marking(
+    namespace: str, cgroup: str, band: int, *options: str, ready: str = "ready"
+) -> Iterator[Agent]:
+    """A running `p3-agent mark` that has said it is `ready`."""
     with subprocess.Popen(
         [*within(namespace), AGENT, "mark", "--cgroup", cgroup, "--band", str(band), *options],
         stdout=subprocess.PIPE,
@@ -68,7 +71,7 @@ def marking(namespace: str, cgroup: str, band: int, *options: str) -> Iterator[A
     ) as process:
         marker = Agent(process)
         try:
-            marker.await_line("ready", "stdout")
+            marker.await_line(ready, "stdout")
             yield marker
         finally:
             process.kill()
@@ -171,6 +174,7 @@ def inside() -> Iterator[Group]:
 def test_the_cgroup_is_marked_and_nothing_else(pair: Pair, inside: Group) -> None:
     namespace = pair.nodes[0].name
     with marking(namespace, str(inside.path), 0) as marker:
+        assert marker.said["stdout"].startswith("ready DSCP 41 (band 0) on ")
         assert talk(pair, inside) == every(BANDS[0].tos)
         assert talk(pair, None) == every(0)
         # ECN bits stay as they are, and so does the mark of a program that chose a band itself.
@@ -236,9 +240,14 @@ def test_the_agents_table_decides_and_its_class_counts(here: Place, inside: Grou
     )
     with (
         here.running("--config", config),
-        marking(here.name, str(inside.path), 1, "--socket", str(here.socket)) as marker,
+        marking(
+            *(here.name, str(inside.path), 1, "--socket", str(here.socket), "--json"),
+            ready='"cgroup"',
+        ) as marker,
     ):
-        assert "DSCP 7 (band 1)" in marker.said["stdout"]
+        said = json.loads(marker.said["stdout"])
+        assert said.pop("table") in tables(here.name)
+        assert said == {"cgroup": str(inside.path), "band": 1, "dscp": 7}
         subprocess.run(inside.command(here.name, sys.executable, "-c", sender), check=True)
         status = client.status(here.socket)
         assert status is not None

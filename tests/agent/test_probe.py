@@ -186,7 +186,9 @@ def test_people_get_a_table(path: Chain) -> None:
 
 
 def test_a_listener_answers_many_and_ends(path: Chain) -> None:
-    with listening(path, "--port", "4000", "--address", path.address(4, 6)) as listener:
+    address = path.address(4, 6)
+    with listening(path, "--port", "4000", "--address", address, "--json") as listener:
+        assert json.loads(listener.said["stdout"]) == {"ready": f"UDP {address} port 4000"}
         shown = probe(path, 6, "--port", "4000")
         assert (shown.survives, shown.far) == (True, {"listener"})
         assert probe(path, 4, "--port", "4000", "--dscp", "7").far == {"closed port"}
@@ -200,12 +202,17 @@ def test_a_listener_answers_many_and_ends(path: Chain) -> None:
         assert taken.returncode == 1
         assert "choose another --port" in taken.stderr
         assert listener.stop(signal.SIGINT) == 0
+        assert json.loads(listener.await_line("answered", "stdout"))["answered"] >= 8
 
 
 def test_refusals(path: Chain, tmp_path: Path) -> None:
     far = path.address(4, 4)
     for arguments in ((), (far, "--listen"), (far, "--dscp", "0"), (far, "--port", "x")):
         assert run(path, *arguments).returncode == 2
+    for address in ("256.1.1.1", "far.example", "\u00e4" * 80, "fe80::1%nowhere"):
+        done = run(path, "--listen", "--address", address)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is no address" in done.stderr
     (tmp_path / "scapy.py").write_text("raise ImportError('none here')")
     cases = {
         "pip install 'p3-transport[probe]'": run(path, far, PYTHONPATH=str(tmp_path)),
@@ -216,6 +223,7 @@ def test_refusals(path: Chain, tmp_path: Path) -> None:
         "check the address": run(path, "203.0.113.9"),
         "name an interface": run(path, far, "--dev", "none0"),
         "name one host": run(path, "224.0.0.1"),
+        "choose another --address": run(path, "--listen", "--address", "203.0.113.9"),
     }
     for words, done in cases.items():
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)

@@ -100,9 +100,7 @@ def test_a_second_agent_on_the_interface(here: Place) -> None:
             done = here.agent("run", *RATE, *arguments)
             assert done.returncode == 1
             assert f"pid {agent.pid}" in done.stderr
-        state = ("--state-dir", str(here.directory / "elsewhere"), "--takeover")
-        socket = ("--socket", str(here.directory / "other.sock"))
-        for command in (("run", *RATE, *state, *socket), ("restore", *state)):
+        for command in elsewhere(here):
             done = here.agent(*command)
             assert done.returncode == 1
             assert f"pid {agent.pid}" in done.stderr
@@ -122,16 +120,49 @@ with socket.socket(socket.AF_UNIX) as squatter:
 """
 
 
+def elsewhere(here: Place) -> tuple[tuple[str, ...], ...]:
+    """Commands that share neither state directory nor socket with the agent that runs."""
+    state = ("--state-dir", str(here.directory / "elsewhere"), "--takeover")
+    return (("run", *RATE, *state, "--socket", str(here.directory / "o.sock")), ("restore", *state))
+
+
 @pytest.mark.parametrize("how", ["listens", "is deaf"])
-def test_a_user_who_takes_the_name_keeps_nobody_out(here: Place, how: str) -> None:
+def test_a_user_who_takes_the_name_keeps_nobody_out_and_lets_no_second_in(
+    here: Place, how: str
+) -> None:
     squatter = (sys.executable, "-c", SQUAT, how)
-    with here.starting(*squatter), here.running(*RATE) as agent:
+    with here.starting(*squatter) as stranger, here.running(*RATE) as agent:
         agent.await_line("is taken by what is no agent")
-        done = here.agent("run", *RATE, "--socket", str(here.directory / "other.sock"))
-        assert done.returncode == 1
-        assert "another p3-agent has eth0, by " in done.stderr
+        commands = (("run", *RATE, "--socket", str(here.directory / "o.sock")), *elsewhere(here))
+        for _ in range(2):
+            for command in commands:
+                done = here.agent(*command)
+                assert done.returncode == 1
+                assert f"another p3-agent (pid {agent.pid}, uid 0) has eth0" in done.stderr
+            stranger.stop()  # and then the name is free
         assert agent.stop() == 0
     assert list(here.state.iterdir()) == []
+
+
+CROWD = """
+import os, signal, socket
+os.setuid(65534)
+name = f"\\0p3-agent/{socket.if_nametoindex('eth0')}"
+kept = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+for caller in kept:
+    caller.setblocking(False)
+taken = [caller.connect_ex(name) for caller in kept]
+print("ready" if taken[-1] == 11 else taken, flush=True)
+signal.pause()
+"""
+
+
+def test_a_user_who_fills_an_agents_lock_lets_no_second_in(here: Place) -> None:
+    assert here.run("sysctl", "-w", "net.core.somaxconn=2").returncode == 0
+    with here.running(*RATE), here.starting(sys.executable, "-c", CROWD):
+        done = here.agent("run", *RATE, "--socket", str(here.directory / "o.sock"))
+        assert done.returncode == 1
+        assert "another p3-agent has eth0, by " in done.stderr
 
 
 def test_the_socket_of_another_agent(here: Place) -> None:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 
 from support.rawtc import Raw, raw
@@ -28,8 +29,10 @@ from p3_agent.notify import Notifier
 from p3_agent.orders import Orders
 from p3_agent.site import survey
 from p3_agent.state import Identity, Saved, StateStore
+from p3_shaper.bands import BandTable
 from p3_shaper.channel import Channel
 from p3_shaper.netlink import Netlink
+from p3_shaper.rates import parse_rate
 from p3_shaper.tcmessage import Object, Verb
 
 DEVICE = "eth0"
@@ -59,13 +62,15 @@ class MortalChannel(Channel):
 
 
 class MortalStore(StateStore):
-    """Tells of each file that was written or removed."""
+    """Tells of each file that was written, by half and whole, or removed."""
 
     def __init__(self, directory: Path, steps: Steps) -> None:
         super().__init__(directory)
         self._steps = steps
 
     def save(self, identity: Identity, saved: Saved) -> None:
+        self.path(identity).with_suffix(".tmp").write_bytes(b"{")
+        self._steps.taken()
         super().save(identity, saved)
         self._steps.taken()
 
@@ -103,6 +108,17 @@ class Trial:
         confirmation = Confirmation(None)
         await keep(netlink, store, self._settings, confirmation, orders, ready=lambda _, __: None)
 
+    async def change(self, netlink: Netlink, store: StateStore) -> None:
+        """A reload that takes bands away and changes rates, amid a life that began well."""
+        site = await survey(netlink, self._settings)
+        keeper = Keeper(netlink, store, site, takeover=True)
+        with keeper.holding():
+            await keeper.begin()
+            await keeper.adopt(
+                replace(self._settings, table=BandTable((41, 9)), rate=parse_rate("300mbit"))
+            )
+            await keeper.end()
+
     async def restore(self, netlink: Netlink, store: StateStore) -> None:
         """`p3-agent restore`."""
         await put_back(netlink, store, self._settings)
@@ -131,7 +147,7 @@ class Trial:
                 assert not self._dies(mend, 0)
             self.check_flow()
             assert self._shown() == self._original, f"after step {last}"
-            assert list(self._state.glob("*.json")) == [], f"after step {last}"
+            assert list(self._state.glob("*.[jt]*")) == [], f"after step {last}"
             if not is_dead:
                 return last - 1
         raise AssertionError("it took no end")
@@ -172,7 +188,7 @@ def main(state: str, address: str, port: str, *tree: str) -> None:
         trial = Trial(Path(state), flow)
         trial.check_flow()
         steps = trial.die_after_each_step(trial.live, trial.restore)
-        deaths = steps + trial.die_after_each_step(trial.live, trial.start_again)
+        deaths = steps + trial.die_after_each_step(trial.change, trial.start_again)
         for prepare in (steps // 4, steps - 2):  # amid applying, amid putting back
             deaths += trial.die_after_each_step(trial.restore, trial.start_again, prepare)
             deaths += trial.die_after_each_step(trial.start_again, trial.restore, prepare)

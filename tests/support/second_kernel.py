@@ -10,6 +10,7 @@ Tests marked `calm` run last here, while that kernel is at work on the others.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import subprocess
@@ -29,7 +30,8 @@ _CALM = "calm"
 _LINK = "link:"
 _REPORTS = "P3_KERNEL_REPORTS"
 """Where the tests of the second kernel are reported to, if this is it: a file, a line a report."""
-_PATIENCE_S = 280
+_PATIENCE_S = 240
+"""Without another report. More than pytest there has with one test: it says where that hangs."""
 _PATIENCE_WITH_A_TEST_S = 120
 
 Reports = dict[str, list[pytest.TestReport]]
@@ -202,11 +204,17 @@ class _Boot:
 
     def _end(self) -> str:
         """How it ended, and the last that it said."""
-        try:
-            how = f"ended with {self._process.wait(_PATIENCE_S)}"
-        except subprocess.TimeoutExpired:
-            how = f"was ended after {_PATIENCE_S} s more"
-            self._process.kill()
+        faulthandler.cancel_dump_traceback_later()  # pytest's patience with one test: this is many
+        how, reported = "", -1
+        while not how:
+            try:
+                how = f"ended with {self._process.wait(_PATIENCE_S)}"
+            except subprocess.TimeoutExpired:
+                size = self._reports.stat().st_size
+                if size == reported:
+                    how = f"was ended: it reported nothing for {_PATIENCE_S} s"
+                    self._process.kill()
+                reported = size
         return f"scripts/in-kernel {how}:\n{self._said.read_text(errors='replace')[-4000:]}"
 
 

@@ -95,6 +95,14 @@ def bypasses(facts: Facts) -> Iterator[Finding]:
             f"an XDP program is attached to {link.name}: what it forwards passes no qdisc",
             f"ip link set dev {link.name} xdp off",
         )
+    if facts.transport.xdp_sockets:
+        yield Finding(
+            "bypass",
+            Level.NOTE,
+            f"{facts.transport.xdp_sockets} AF_XDP sockets are open here: what they send, on "
+            "whichever interface they are bound to, passes no qdisc",
+            "ss --xdp --processes --extended  # whose; nothing without CONFIG_XDP_SOCKETS_DIAG",
+        )
     if hardware.virtual_functions:
         yield Finding(
             "bypass",

@@ -87,10 +87,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """TCP's settings: the default congestion control, and whether cubic's HyStart is on."""
+    """TCP's settings: the default congestion control, and whether cubic's HyStart is on.
+
+    `xdp_sockets` counts AF_XDP sockets of this network namespace.
+    """
 
     congestion: str = ""
     hystart: bool = False
+    xdp_sockets: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,18 @@ def hardware(root: Path, name: str, index: int) -> Hardware:
 
 
 def transport(root: Path) -> Transport:
-    """TCP's settings of this network namespace."""
+    """TCP's settings of this network namespace, and what goes around TCP in it."""
     return Transport(
         _text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         _text(root / "sys/module/tcp_cubic/parameters/hystart") == "1",
+        _sockets_of("XDP", _text(root / "proc/self/net/protocols")),
     )
+
+
+def _sockets_of(protocol: str, protocols: str) -> int:
+    """How many sockets of a protocol there are: name, size and number begin its line."""
+    rows = (line.split() for line in protocols.splitlines())
+    return next((int(row[2]) for row in rows if len(row) > 2 and row[0] == protocol), 0)
 
 
 def managers(root: Path, index: int, unseen: list[str]) -> tuple[ManagedBy, ...]:

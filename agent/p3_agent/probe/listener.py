@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from p3_agent.errors import AgentError
+from p3_agent.errors import AgentError, UsageError
 from p3_agent.probe import echo
 
 RATE = 500.0
@@ -23,6 +23,9 @@ _PKTINFO6 = struct.Struct("@16si")
 _INT = struct.Struct("@i")
 _ON = 1
 Ancillary = list[tuple[int, int, bytes]]
+Place = tuple[int, str, int]
+"""Family, address, and the interface's number for an address that is one link's (else 0)."""
+_EVERYWHERE: tuple[Place, ...] = ((socket.AF_INET, "0.0.0.0", 0), (socket.AF_INET6, "::", 0))
 
 
 @dataclass(slots=True)
@@ -53,7 +56,8 @@ async def listen(
 ) -> int:
     """Answer until `stop` is set; how many probes were answered.
 
-    `ready` is called with where, when it listens. Raises AgentError when the port is taken.
+    `ready` is called with where, when it listens. Raises AgentError when the port is taken, or
+    `address` is none of this host's.
     """
     listener = Listener(echo.Allowance(RATE, RATE, time.monotonic()))
     loop = asyncio.get_running_loop()
@@ -74,23 +78,35 @@ async def listen(
 def _sockets(port: int, address: str | None) -> Iterator[list[socket.socket]]:
     with ExitStack() as exits:
         made = []
-        families = [socket.AF_INET, socket.AF_INET6]
-        if address is not None:
-            families = [socket.AF_INET6 if ":" in address else socket.AF_INET]
-        for family in families:
+        places = _EVERYWHERE if address is None else (_place(address),)
+        for family, host, scope in places:
+            where = (host, port, 0, scope) if family == socket.AF_INET6 else (host, port)
             try:
-                one = _socket(exits, family, address or "", port)
+                one = _socket(exits, family, where)
             except OSError as error:
-                if error.errno == errno.EAFNOSUPPORT and len(families) > 1:
+                if error.errno == errno.EAFNOSUPPORT and len(places) > 1:
                     continue  # a kernel without IPv6
+                taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
                 raise AgentError(
-                    f"cannot listen at UDP port {port}: {error.strerror}; choose another --port"
+                    f"cannot listen at UDP {host} port {port}: {error.strerror}; "
+                    f"choose another {'--port' if taken else '--address'}"
                 ) from error
             made.append(one)
         yield made
 
 
-def _socket(exits: ExitStack, family: int, address: str, port: int) -> socket.socket:
+def _place(address: str) -> Place:
+    """A number as ip(8) shows it, with its interface where it has one (fe80::1%eth0)."""
+    try:
+        found = socket.getaddrinfo(address, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{address!r} is no address: name one that `ip address` shows") from error
+    family, _, _, _, where = found[0]
+    host, _, *more = where
+    return family, str(host), int(more[1]) if more else 0
+
+
+def _socket(exits: ExitStack, family: int, where: tuple[str | int, ...]) -> socket.socket:
     one = exits.enter_context(socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
     if family == socket.AF_INET:
         one.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, _ON)
@@ -99,7 +115,7 @@ def _socket(exits: ExitStack, family: int, address: str, port: int) -> socket.so
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, _ON)
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, _ON)
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, _ON)
-    one.bind((address, port))
+    one.bind(where)
     return one
 
 
