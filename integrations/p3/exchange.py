@@ -56,8 +56,7 @@ class Exchange:
         self._slices_of = plan.slices_of()
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
-        self.travelling = [p for p, slices in enumerate(self._slices_of) if slices]
-        """Parameters with elements: all but those of none."""
+        self.parameters = range(len(plan.parameters))
         # The training thread's own.
         self._iteration = 0
         self._given: set[int] = set()
@@ -141,7 +140,7 @@ class Exchange:
             step.kept.clear()
 
     def average(self, parameter: int) -> torch.Tensor | None:
-        """The iteration's averaged gradient, flattened, once it is in; None if no rank had one.
+        """The iteration's averaged gradient once it is in; None if no rank had one.
 
         No gradient may be given in this iteration any more.
         """
@@ -169,7 +168,7 @@ class Exchange:
 
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
-        self._wait(self.travelling, self._committed)
+        self._wait(self.parameters, self._committed)
 
     def statistics(self) -> Statistics:
         """What was counted so far; any time, also after an error."""
@@ -200,7 +199,7 @@ class Exchange:
 
     def _complete(self, *, dropped: bool) -> None:
         """Hand over what backward passes did not: `.grad` as it is, if there is one."""
-        for parameter in self.travelling:
+        for parameter in self.parameters:
             if parameter not in self._given:
                 own = None if dropped else self.updater.own_gradient(parameter)
                 self._hand_over(parameter, own)
@@ -215,7 +214,7 @@ class Exchange:
         self._given.add(parameter)
         if gradient is None:
             self._absent.add(parameter)
-        flat = None if gradient is None else gradient.reshape(-1)
+        flat = None if gradient is None else self._payloads.flatten(parameter, gradient)
         for part in self._payloads.parts[parameter]:
             # Slice by slice: the first leaves while a large gradient is still being copied.
             self._payloads.fill(part, flat)
@@ -242,7 +241,7 @@ class Exchange:
         began = time.perf_counter()
         with self._lock:
             for parameter in parameters:
-                while counts[parameter] < iterations and self._slices_of[parameter]:
+                while counts[parameter] < iterations:
                     if self._error is not None:
                         raise self._error
                     self._applied_more.wait()

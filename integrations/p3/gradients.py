@@ -196,7 +196,7 @@ class Gradients:
             )
 
     def _restart(self) -> None:
-        self.unseen.update(self._opened.travelling)
+        self.unseen.update(self._opened.parameters)
         self._kept.clear()
         self._late = False
 
@@ -220,10 +220,10 @@ class Gradients:
         parameter = self._parameters[number]
         own = own_gradient(parameter)
         with torch.no_grad():
-            if own is None:
-                GRAD.__set__(parameter, average.to(parameter, copy=True).view(parameter.shape))
+            if own is None or own.layout is not average.layout:
+                GRAD.__set__(parameter, average.to(parameter, copy=True))
             else:
-                own.copy_(average.view(own.shape))
+                own.copy_(average)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

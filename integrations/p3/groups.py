@@ -25,7 +25,7 @@ from p3.members import Members
 from p3.schedule import service_order
 from p3.sockets import deafen, limit_silence, mark, tune
 from p3.sums import Sum, TracedSum, choose_sum
-from p3.tensors import tensor_of
+from p3.tensors import summands_of
 
 DOUBT_S = 1.0
 """Gloo may notice a lost rank first, and names none: how long to wait for who does."""
@@ -80,7 +80,7 @@ class GlooGroups:
         self._timeout = network.timeout
         self._bands = [job.schedule.push_band(piece.layer) for piece in job.plan.slices]
         self._sums: list[Sum] = [
-            choose_sum(tensor_of(payload, piece.dtype), job.plan.world_size)
+            choose_sum(summands_of(payload, piece.dtype), job.plan.world_size)
             for payload, piece in zip(job.payloads, job.plan.slices, strict=True)
         ]
         if (trace := job.trace) is not None:

@@ -189,10 +189,10 @@ class ModuleHooks:
             self._options.agreed_slice_numel,
             self._options.servers,
         )
-        digest = plan.digest() + self._options.engine.name.encode()
-        check_same(exchange_over_default_group, "slice plan", digest)
+        payloads = Payloads(plan, self._parameters)
+        layout = repr((self._options.engine.name, payloads.orders)).encode()
+        check_same(exchange_over_default_group, "slice plan", plan.digest() + layout)
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
-        payloads = Payloads(plan, {dtype_name(p.dtype): p.dtype for p in self._parameters})
         updater, open_engine = self._updater(plan, payloads)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)

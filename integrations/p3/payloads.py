@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from p3.arithmetic import Add, Bytes
 from p3.slicing import SlicePlan
-from p3.tensors import adder, bytes_of
+from p3.tensors import adder, bytes_of, dtype_name
+
+
+class SparseGradientWarning(UserWarning):
+    """A gradient is sparse and travels dense, with all its zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,20 @@ class Payloads:
     """Memory for a plan's slices, on the CPU.
 
     `slices[i]` is slice i's payload (1-D), `bytes[i]` the same memory, as engines see it; `adders`
-    is what they add with. `gradients[p]` is parameter p's gradient, flattened: the segments of one
-    parameter follow each other in memory; `parts[p]` is the way there. `dtypes` maps the plan's
-    names of dtypes to torch's.
+    is what they add with. `gradients[p]` has the shape of parameter p: the segments of one
+    parameter follow each other in memory; `parts[p]` is the way there. `orders[p]` are its
+    dimensions from the outermost in memory to the innermost: in this order its elements travel.
     """
 
-    def __init__(self, plan: SlicePlan, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(self, plan: SlicePlan, parameters: Sequence[torch.Tensor]) -> None:
+        self._plan = plan
         self._scale = 1.0 / plan.world_size
+        self._sparse_known = False
+        self.orders = tuple(map(_memory_order, parameters))
+        self._reordered = {
+            number for number, order in enumerate(self.orders) if order != (*range(len(order)),)
+        }
+        dtypes = {dtype_name(parameter.dtype): parameter.dtype for parameter in parameters}
         totals = dict.fromkeys(dtypes, 0)
         for piece in plan.slices:
             totals[piece.dtype] += piece.payload_numel
@@ -50,7 +62,7 @@ class Payloads:
             start, flat = used[piece.dtype], flats[piece.dtype]
             used[piece.dtype] += piece.payload_numel
             self.slices.append(flat[start : used[piece.dtype]])
-            self._flags.append(flat[start + piece.numel : used[piece.dtype]])
+            self._flags.append(flat[start + piece.numel : used[piece.dtype]].real)
             self._enders.append([part.parameter for part in piece.segments if part.ends])
             for segment in piece.segments:
                 number, numel = segment.parameter, plan.parameters[segment.parameter].numel
@@ -60,21 +72,31 @@ class Payloads:
                 self.parts[number].append(Part(source, piece.index, target))
                 start += segment.numel
                 if segment.ends:
-                    self.gradients[number] = flat[start - numel : start]
+                    whole, shape = flat[start - numel : start], parameters[number].shape
+                    self.gradients[number] = self.arrange(number, whole, shape)
             for place, number in enumerate(self._enders[-1]):
                 self._flag_of[number] = self._flags[-1][place]
         self.bytes: list[Bytes] = [bytes_of(payload) for payload in self.slices]
 
-    def flatten(self, parameter: int, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """A tensor like a parameter in the order in which its elements travel, 1-D.
+    def flatten(self, parameter: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like a parameter in the order in which its elements travel: dense, 1-D.
 
         A view where memory allows.
         """
+        if tensor.layout is not torch.strided:
+            self._warn_of_sparse(parameter)
+            tensor = tensor.to_dense()
+        if parameter in self._reordered:
+            tensor = tensor.permute(self.orders[parameter])
         return tensor.reshape(-1)
 
-    def arrange(self, parameter: int, flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:  # noqa: ARG002
-        """The other way round."""
-        return flat.view(shape)
+    def arrange(self, parameter: int, flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """The other way round; a view."""
+        if parameter not in self._reordered:
+            return flat.view(shape)
+        order = self.orders[parameter]
+        places = sorted(range(len(order)), key=order.__getitem__)
+        return flat.view([shape[dimension] for dimension in order]).permute(places)
 
     def fill(self, part: Part, gradient: torch.Tensor | None) -> None:
         """Put a run of this rank's gradient there; zeros where it has none.
@@ -104,3 +126,24 @@ class Payloads:
     def present(self, parameters: Iterable[int]) -> list[int]:
         """After the sum: those of `parameters` of which any rank had a gradient."""
         return [number for number in parameters if self._flag_of[number].item() > 0]
+
+    def _warn_of_sparse(self, number: int) -> None:
+        if self._sparse_known:
+            return
+        self._sparse_known = True
+        parameter = self._plan.parameters[number]
+        warnings.warn(
+            f"the gradient of {parameter.name} is sparse: it travels dense, "
+            f"{parameter.numel * parameter.itemsize / 1e6:.1f} MB an iteration; the result is that "
+            "of sparse=False, which saves the conversion",
+            SparseGradientWarning,
+            stacklevel=2,
+        )
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions by falling stride; those of one element, whose strides mean nothing, last."""
+    strides = [
+        step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return tuple(sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension]))

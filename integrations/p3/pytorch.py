@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from p3.agreement import NoAgentWarning, check_same
 from p3.default_group import exchange_over_default_group
@@ -24,9 +24,12 @@ from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
 from p3.gradients import OverlapWarning, refuse_others
 from p3.meter import Statistics
 from p3.module_hooks import ModuleHooks, Options, Update
+from p3.payloads import SparseGradientWarning
 from p3.ps import PORT_BUFFER
+from p3.replicate import replicate
 from p3.servers import check_servers, serve
 from p3.trace import Trace, open_trace
+from p3.trainable import check_modules, check_optimizer, check_parameters
 from p3_shaper.bands import BandTable
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "P3Error",
     "PeerLostError",
     "PlanMismatchError",
+    "SparseGradientWarning",
     "Statistics",
     "distribute",
     "no_sync",
@@ -81,7 +85,8 @@ def distribute(
     Gradients are averaged over ranks, as DistributedDataParallel does. Whoever reads `.grad` after
     backward() waits for the average, and is warned once (OverlapWarning; docs/pytorch.md has the
     rules). Raises P3Error when torch.distributed is not initialised, a trained parameter is not
-    the model's or trained by P3 already, or the optimizer needs a closure (LBFGS).
+    the model's, trained by P3 already or cannot be summed, or the optimizer needs more than
+    gradients (LBFGS).
     """
     if not dist.is_initialized():
         raise P3Error(
@@ -94,18 +99,16 @@ def distribute(
     check_servers(servers, dist.get_world_size())
     updates = check_update(update, optimizer)
     kind = choose_engine(engine, dist.get_world_size(), servers, updates=updates)
-    if isinstance(optimizer, LBFGS):
-        raise P3Error(
-            "LBFGS evaluates a closure on all parameters together and cannot be "
-            "applied parameter by parameter: use another optimizer"
-        )
+    check_optimizer(optimizer)
+    check_modules(model)
     timeline = open_trace(trace, dist.get_rank(), dist.get_world_size())
     parameters, names = _trained(model, optimizer)
-    shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()]
+    check_parameters(zip(names, parameters, strict=True))
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
     what = repr((shapes, names, type(optimizer), servers, update, timeout)).encode()
     check_same(exchange_over_default_group, "model", what)
-    for tensor in (*model.parameters(), *model.buffers()):
-        dist.broadcast(tensor.detach(), src=0)
+    replicate(tensor for _, tensor in tensors)
     kind = kind if timeline is None else timeline.traced(kind)
     engine_options = EngineOptions(port_buffer, Network(timeout, interface))
     options = Options(kind, engine_options, slice_numel, bands, servers, update)

@@ -131,8 +131,7 @@ class RemoteUpdater(Updater):
     ) -> None:
         """Take parameters `numbers` as they came back."""
         for number in numbers:
-            parameter = self._parameters[number]
-            parameter.detach().copy_(self._gradients[number].view(parameter.shape))
+            self._parameters[number].detach().copy_(self._gradients[number])
 
     @contextmanager
     def complete_state(self) -> Iterator[None]:
@@ -172,10 +171,13 @@ class RemoteUpdater(Updater):
         whole: Mapping[str, object] = self._optimizer.state.get(parameter, {})
         state: dict[str, torch.Tensor] = {}
         for name, tensor in whole.items():
-            if isinstance(tensor, torch.Tensor):
-                shared = name in _PER_PARAMETER
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            if name in _PER_PARAMETER:
+                state[name] = tensor
+            else:
                 flat = self._payloads.flatten(place.parameter, tensor)
-                state[name] = tensor if shared else place.of(flat).cpu()
+                state[name] = place.of(flat).cpu()
         return self._values_of(place, state)
 
     def _values_of(self, place: Place, state: dict[str, torch.Tensor] | None) -> RunState:

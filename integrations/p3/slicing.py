@@ -44,7 +44,7 @@ class Parameter:
 class Segment:
     """Elements `start` … `start + numel` of parameter number `parameter`, flattened.
 
-    `ends` is true where they are the parameter's last.
+    `ends` is true where they are the parameter's last, or it has none.
     """
 
     parameter: int
@@ -171,8 +171,6 @@ def _runs(
     before = 0  # elements in earlier slices
     for number in order:
         parameter = parameters[number]
-        if parameter.numel == 0:
-            continue
         pieces = _pieces(number, parameter.numel, slice_numel)
         if (
             not run
@@ -193,7 +191,7 @@ def _runs(
 
 
 def _pieces(number: int, numel: int, slice_numel: int) -> list[Segment]:
-    count = -(-numel // slice_numel)
+    count = max(1, -(-numel // slice_numel))  # without elements there is still a flag
     # Equal pieces: a full slice followed by a sliver would cost a message for the sliver.
     bounds = [numel * piece // count for piece in range(count + 1)]
     return [Segment(number, start, end - start, end == numel) for start, end in pairwise(bounds)]

@@ -10,7 +10,7 @@ SERIAL_NUMEL = 32_000
 """Torch shares an addition of 32,768 elements or more among threads, which costs more than it
 brings for a slice; parts below that stay in the calling thread."""
 
-_NATIVE = frozenset({torch.float32, torch.float64})
+_NATIVE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 """What numpy adds in a third of torch's time for a slice. Half precision it adds one by one."""
 
 
@@ -35,6 +35,11 @@ def bytes_of(tensor: torch.Tensor) -> Bytes:
 def tensor_of(payload: Bytes, name: str) -> torch.Tensor:
     """The same memory as a tensor of the dtype that the plan calls `name`."""
     return torch.from_numpy(payload).view(dtype_named(name))
+
+
+def summands_of(payload: Bytes, name: str) -> torch.Tensor:
+    """The same, but complex numbers as pairs of real ones: not every collective has the former."""
+    return torch.from_numpy(payload).view(dtype_named(name).to_real())
 
 
 def adder(dtype: torch.dtype) -> Add:

@@ -36,7 +36,7 @@ def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 class Updater:
     """Applies one optimizer's arithmetic to chosen parameters. Not thread-safe: one thread uses it.
 
-    `gradients[i]` is where parameter i's averaged gradient will be, flattened, on the CPU.
+    `gradients[i]` is where parameter i's averaged gradient will be, in its shape, on the CPU.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Updater:
             if state is not None:
                 self._stepper.state[shadow] = state
         if kept is None:
-            kept = self._gradients[number].view(parameter.shape).to(parameter.device)
+            kept = self._gradients[number].to(parameter.device)
         shadow.grad = kept
         return shadow
 

@@ -21,6 +21,18 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="session")
+def pair() -> Iterator[Ranks]:
+    """Two ranks that run scenarios; they must end well when their input does."""
+    with start_ranks(SUPPORT / "rank.py", world_size=2) as processes:
+        yield Ranks(processes)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(timeout=30) == 0
+
+
+@pytest.fixture(scope="session")
 def served() -> Iterator[Ranks]:
     """Two workers that run scenarios, and two servers; all end well when the workers do."""
     with start_ranks(SUPPORT / "served_rank.py", [str(WORKERS)], world_size=4) as processes:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.ranks import SUPPORT, Ranks, start_ranks
+from support.ranks import Ranks
 
 TOLERANCE = 2e-5
 ENGINES = ["groups", "ps"]
@@ -15,18 +13,6 @@ SILENT = [
 READING = ["clipped_norm", "clipped_value", "edited", "looked_at"]
 SENDING_AGAIN = ["zeroed_in_turn", "two_losses", "accumulated_aloud", "accumulated_all"]
 BOTH = ["clipped_between"]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Ranks]:
-    """Two ranks that run scenarios; they must end well when their input does."""
-    with start_ranks(SUPPORT / "rank.py", world_size=2) as processes:
-        yield Ranks(processes)
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in processes:
-            assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -10,13 +10,14 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support import loops, models_in_use, observed, scenarios, server_update
+from support import kinds, loops, models_in_use, observed, scenarios, server_update
 
 SCENARIOS = {
     **scenarios.SCENARIOS,
     **observed.SCENARIOS,
     **server_update.SCENARIOS,
     **loops.SCENARIOS,
+    **kinds.SCENARIOS,
     **models_in_use.SCENARIOS,
 }
 
