@@ -30,11 +30,17 @@ class SettingsError(ValueError):
 class Commit(msgspec.Struct, frozen=True, array_like=True):
     """One worker's step(): settings by parameter group, or None when it drops its gradients.
 
-    `absent` are the parameters of which it had no gradient.
+    No settings, (), are those of a worker that is through and does as the others do. `absent` are
+    the parameters of which it had no gradient.
     """
 
     groups: Groups | None
     absent: tuple[int, ...] = ()
+
+    @property
+    def follows(self) -> bool:
+        """Whether others decide."""
+        return self.groups == ()
 
 
 def encode(commit: Commit) -> bytes:
@@ -70,14 +76,16 @@ class Commits:
             raise CommitError(
                 f"rank {worker} steps in iteration {iteration}, which is in {self._last + 1}"
             )
-        for other, theirs in here.items():
-            _check_same(other, theirs, worker, commit)
-            break
+        leading = ((other, theirs) for other, theirs in here.items() if not theirs.follows)
+        if not commit.follows and (first := next(leading, None)):
+            _check_same(*first, worker, commit)
         here[worker] = commit
         if len(here) < self.workers:
             return False
         absent = set.intersection(*(set(one.absent) for one in here.values()))
-        self._agreed = {iteration: Commit(commit.groups, tuple(sorted(absent)))}
+        # All are through: there is nothing to apply.
+        groups = next((one.groups for one in here.values() if not one.follows), None)
+        self._agreed = {iteration: Commit(groups, tuple(sorted(absent)))}
         self._last = iteration
         del self._open[iteration]
         return True

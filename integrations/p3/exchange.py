@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from p3.buffers import Buffers
 from p3.engine import Agreed, Engine, Job, P3Error
 from p3.meter import Meter, Statistics, layer_names
 from p3.payloads import Payloads
@@ -46,8 +47,10 @@ class Exchange:
         payloads: Payloads,
         updater: Updater,
         open_engine: Callable[[Job], Engine],
+        buffers: Buffers | None = None,
     ) -> None:
         plan = agreed.plan
+        self.name = agreed.name
         self._plan = plan
         self._schedule = agreed.schedule
         self._payloads = payloads
@@ -56,7 +59,10 @@ class Exchange:
         self._slices_of = plan.slices_of()
         self._members = [[part.parameter for part in piece.segments] for piece in plan.slices]
         self._layer_of = [parameter.layer for parameter in plan.parameters]
-        self.parameters = range(len(plan.parameters))
+        self._all = range(len(plan.parameters))
+        self._buffers = buffers
+        self.parameters = self._all if buffers is None else self._all[:-1]
+        """Numbers of the trained ones; the buffers have the one after these."""
         # The training thread's own.
         self._iteration = 0
         self._given: set[int] = set()
@@ -94,6 +100,11 @@ class Exchange:
     # -- the training thread ---------------------------------------------------------------
 
     @property
+    def iteration(self) -> int:
+        """How many have ended."""
+        return self._iteration
+
+    @property
     def has_uncommitted(self) -> bool:
         """Whether gradients were given since the last commit."""
         return bool(self._given)
@@ -120,15 +131,18 @@ class Exchange:
     ) -> None:
         """End the iteration: apply its updates with `settings`, or drop them for None.
 
+        Without any settings, (), this rank takes part in others' iteration, in which it has not
+        trained: its parameters change only where they come back from servers.
         Parameters in `kept` are stepped with the gradient given there, or not for None. Returns
         at once, the updates being made as the sums come back; after those in `kept`, if any, as
         the user may change their gradients afterwards.
         """
-        self._complete(dropped=settings is None)
+        self._complete(dropped=not settings)
         self.updater.committed(self._iteration, settings, self._absent)
         self._given.clear()
         self._absent.clear()
-        step = None if settings is None else Step(settings, dict(kept or {}))
+        applies = settings or (settings is not None and not self.updater.has_averages)
+        step = Step(settings or (), dict(kept or {})) if applies else None
         with self._lock:
             self._steps[self._iteration] = step
             self._steps.pop(self._iteration - 2, None)
@@ -158,8 +172,10 @@ class Exchange:
     def enter(self, parameters: Sequence[int]) -> None:
         """A forward pass needs `parameters` now: wait for every committed update of them."""
         if parameters:
-            layer = min(self._layer_of[parameter] for parameter in parameters)
-            self.engine.advance(self._schedule.forward_position(self._iteration, layer))
+            layers = [self._layer_of[number] for number in parameters if number in self.parameters]
+            layer = min(layers, default=None)
+            if layer is not None:
+                self.engine.advance(self._schedule.forward_position(self._iteration, layer))
             self._wait(parameters, self._committed, layer)
 
     def wait(self, parameters: Collection[int]) -> None:
@@ -168,7 +184,7 @@ class Exchange:
 
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
-        self._wait(self.parameters, self._committed)
+        self._wait(self._all, self._committed)
 
     def statistics(self) -> Statistics:
         """What was counted so far; any time, also after an error."""
@@ -198,11 +214,15 @@ class Exchange:
             self.engine.close()
 
     def _complete(self, *, dropped: bool) -> None:
-        """Hand over what backward passes did not: `.grad` as it is, if there is one."""
-        for parameter in self.parameters:
-            if parameter not in self._given:
-                own = None if dropped else self.updater.own_gradient(parameter)
-                self._hand_over(parameter, own)
+        """Hand over what backward passes did not: `.grad` as it is, if there is one; buffers."""
+        for number in self._all:
+            if number not in self._given:
+                self._hand_over(number, None if dropped else self._own(number))
+
+    def _own(self, number: int) -> torch.Tensor | None:
+        if self._buffers is None or number in self.parameters:
+            return self.updater.own_gradient(number)
+        return self._buffers.pack()
 
     def _average(self, parameter: int) -> torch.Tensor | None:
         present = self._payloads.present((parameter,))
@@ -279,6 +299,9 @@ class Exchange:
             numbers = [parameter for _, _, parameter in batch]
             try:
                 self._apply(iteration, numbers)
+            except P3Error as error:
+                self._on_error(error)
+                return
             except Exception as error:  # noqa: BLE001  (a user's optimizer may raise anything)
                 failure = P3Error(f"the optimizer failed in iteration {iteration}: {error!r}")
                 failure.__cause__ = error
@@ -315,5 +338,8 @@ class Exchange:
         kept = step.kept
         stepped = [number for number in numbers if kept.get(number) is not None]
         stepped += self._payloads.present(number for number in numbers if number not in kept)
+        if self._buffers is not None and self.parameters.stop in stepped:
+            stepped.remove(self.parameters.stop)
+            self._buffers.unpack(self._payloads.gradients[self.parameters.stop])
         if stepped:
             self.updater.apply(stepped, step.settings, kept)

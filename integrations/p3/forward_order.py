@@ -8,7 +8,7 @@ nearest enclosing module that is called waits for these.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -28,9 +28,17 @@ class ForwardOrder:
 
 
 class ForwardWatch:
-    """Collects which modules a forward pass calls, in order."""
+    """Collects which modules a forward pass calls, in order.
 
-    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    Modules in `waiting` wait for something besides, which has the number after the parameters'.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        waiting: Collection[nn.Module] = (),
+    ) -> None:
         self._model = model
         number = {id(parameter): index for index, parameter in enumerate(parameters)}
         self._owned = {
@@ -39,6 +47,7 @@ class ForwardWatch:
                 for parameter in module.parameters(recurse=False)
                 if id(parameter) in number
             )
+            + ((len(number),) if module in waiting else ())
             for module in model.modules()
         }
         self._parameters = len(number)
@@ -49,7 +58,7 @@ class ForwardWatch:
         self._called.setdefault(module, time.perf_counter())
 
     def owned(self, module: nn.Module) -> tuple[int, ...]:
-        """The parameters that `module` itself holds."""
+        """The parameters that `module` itself holds, and what it waits for besides."""
         return self._owned[module]
 
     def order(self) -> ForwardOrder:
@@ -58,7 +67,8 @@ class ForwardWatch:
         first_use: dict[int, int] = {}
         for place, module in enumerate(self._called):
             for parameter in waits.get(module, ()):
-                first_use.setdefault(parameter, place)
+                if parameter < self._parameters:
+                    first_use.setdefault(parameter, place)
         places = sorted(set(first_use.values()))
         rank = {place: layer for layer, place in enumerate(places)}
         layer_of = tuple(

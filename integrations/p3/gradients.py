@@ -142,6 +142,10 @@ class Gradients:
         """All `.grad`s are about to be cleared: forget what no step() followed."""
         if self._exchange is not None and self._exchange.has_uncommitted:
             self._exchange.commit(None)
+        self.forget()
+
+    def forget(self) -> None:
+        """`.grad`s are what they are."""
         self.unseen.clear()
         self._kept.clear()
         self._late = False

@@ -240,7 +240,8 @@ class GlooGroups:
         self._fail(
             PeerLostError(
                 f"{self._gone} has ended before the iteration was complete on rank "
-                f"{self._job.rank}; look at that rank's own output first"
+                f"{self._job.rank}; look at that rank's own output first, or use "
+                "p3.pytorch.join if it had fewer batches"
             )
         )
 

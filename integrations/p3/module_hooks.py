@@ -20,14 +20,22 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from p3.agreement import agree_on_bands, announce_job, check_same
-from p3.default_group import agree_on_order, exchange_over_default_group, next_job_name
+from p3.buffers import Buffers
+from p3.default_group import (
+    agree_on_order,
+    default_store,
+    exchange_over_default_group,
+    next_job_name,
+)
 from p3.engine import Agreed, Engine, Job, P3Error
 from p3.engines import EngineKind, EngineOptions
 from p3.exchange import Exchange
 from p3.forward_order import ForwardWatch
 from p3.gradients import Gradients, in_backward
+from p3.joining import share_state, take_part
 from p3.payloads import Payloads
 from p3.remote_update import RemoteUpdater
+from p3.replicate import replicate
 from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.tensors import dtype_name
@@ -49,6 +57,7 @@ class Options:
     bands: BandTable | None
     servers: tuple[int, ...]
     update: Update
+    broadcast_buffers: bool
 
     @property
     def agreed_slice_numel(self) -> int:
@@ -67,16 +76,22 @@ class ModuleHooks:
         names: list[str],
         options: Options,
     ) -> None:
+        self._model = model
         self._optimizer = optimizer
         self._parameters = parameters
         self._names = names
         self._options = options
-        self._watch = ForwardWatch(model, parameters)
+        self._buffers: Buffers | None = Buffers(model, dist.get_rank())
+        if not (options.broadcast_buffers and self._buffers.nbytes and dist.get_world_size() > 1):
+            self._buffers = None
+        waiting = () if self._buffers is None else self._buffers.waiting
+        self._watch = ForwardWatch(model, parameters, waiting)
         self._waits: dict[nn.Module, tuple[int, ...]] = {}
         self.exchange: Exchange | None = None
         self.sending = True
         self._closed = False
         self._registration: Registration | None = None
+        self._joined = 0
         self._frozen = _held_frozen(model, optimizer)
         self._gradients = Gradients(parameters)
         self._in_pass = False
@@ -105,6 +120,23 @@ class ModuleHooks:
         """Forget gradients that no step() followed."""
         self._pass_ended()
         self._gradients.drop()
+
+    def join(self) -> None:
+        """This rank has no more batches: take part until no rank has any; blocks."""
+        self._pass_ended()
+        self._gradients.forget()
+        exchange = self.exchange or self._agree()
+        self._joined += 1
+        ends = take_part(exchange, default_store(), f"p3/{exchange.name}/joined/{self._joined}")
+        if min(ends) == max(ends):
+            return
+        # The others' parameters and optimizers have not seen what the last iterations brought.
+        last = ends.index(max(ends))
+        if exchange.updater.has_averages:
+            share_state(self._optimizer, self._parameters, last)
+            exchange.updater.relink()
+        buffers = () if self._buffers is None else self._model.buffers()
+        replicate((*self._model.parameters(), *buffers), last)
 
     def synchronize(self) -> None:
         """Wait until every committed update is applied."""
@@ -180,23 +212,28 @@ class ModuleHooks:
         order = self._watch.order()
         layer_of, starts = agree_on_order(order)
         self._waits = order.waits
+        parameters = [
+            Parameter(name, p.numel(), dtype_name(p.dtype), p.element_size(), layer)
+            for name, p, layer in zip(self._names, self._parameters, layer_of, strict=True)
+        ]
+        tensors: list[Tensor] = [*self._parameters]
+        if self._buffers is not None:
+            parameters.append(self._buffers.planned)
+            tensors.append(self._buffers.example)
         plan = make_plan(
-            [
-                Parameter(name, p.numel(), dtype_name(p.dtype), p.element_size(), layer)
-                for name, p, layer in zip(self._names, self._parameters, layer_of, strict=True)
-            ],
+            parameters,
             dist.get_world_size(),
             self._options.agreed_slice_numel,
             self._options.servers,
         )
-        payloads = Payloads(plan, self._parameters)
+        payloads = Payloads(plan, tensors)
         layout = repr((self._options.engine.name, payloads.orders)).encode()
         check_same(exchange_over_default_group, "slice plan", plan.digest() + layout)
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
         updater, open_engine = self._updater(plan, payloads)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
-        self.exchange = Exchange(agreed, payloads, updater, open_engine)
+        self.exchange = Exchange(agreed, payloads, updater, open_engine, self._buffers)
         self._registration = announce_job(agreed.name)
         self._gradients.open(self.exchange)
         return self.exchange

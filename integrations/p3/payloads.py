@@ -102,7 +102,7 @@ class Payloads:
         """Put a run of this rank's gradient there; zeros where it has none.
 
         `gradient` is the parameter's whole one, flattened. It is divided by the number of ranks,
-        so that sums become means.
+        so that sums become means; bytes, which are no gradient, are not.
         """
         target = part.target
         if gradient is None:
@@ -110,7 +110,9 @@ class Payloads:
             return
         if part.source is not None:
             gradient = gradient[part.source]
-        if gradient.device == target.device and gradient.dtype == target.dtype:
+        if target.dtype is torch.uint8:
+            target.copy_(gradient)
+        elif gradient.device == target.device and gradient.dtype == target.dtype:
             torch.mul(gradient, self._scale, out=target)
         else:
             target.copy_(gradient).mul_(self._scale)

@@ -185,7 +185,7 @@ class ParameterServer:
     def _owed(self, peer: int, what: str) -> None:
         here = peer == self._job.rank
         name = f"rank {peer}" if here else self._transport.name_of(peer)
-        text = f"{name} has ended, but {what} needs it; see its log"
+        text = f"{name} has ended, but {what} needs it; see its log, unless it had fewer batches"
         self._transport.fail(PeerLostError(text), ErrorCode.PEER_LOST)
 
     def _ended(self, crashed: bool) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "SparseGradientWarning",
     "Statistics",
     "distribute",
+    "join",
     "no_sync",
     "serve",
     "synchronize",
@@ -58,6 +59,7 @@ def distribute(
     bands: BandTable | None = None,
     servers: Sequence[int] = (),
     update: Update = "worker",
+    broadcast_buffers: bool = True,
     timeout: float = Network.timeout,
     interface: str | None = None,
     trace: str | Path | None = None,
@@ -75,6 +77,7 @@ def distribute(
     slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
     call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
     slices and hold their state; the optimizer must be one of torch's that work by element.
+    `broadcast_buffers` has rank 0's buffers replace all others' with every step().
     A rank that gives no sign of life for `timeout` seconds (1 or more) ends training on all; one
     that computes, or whose script is being debugged, does give them (docs/failures.md).
     `interface` is the one that slices travel on (the default: GLOO_SOCKET_IFNAME, the one that the
@@ -106,12 +109,13 @@ def distribute(
     check_parameters(zip(names, parameters, strict=True))
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
-    what = repr((shapes, names, type(optimizer), servers, update, timeout)).encode()
+    chosen = (servers, update, broadcast_buffers, timeout)
+    what = repr((shapes, names, type(optimizer), chosen)).encode()
     check_same(exchange_over_default_group, "model", what)
     replicate(tensor for _, tensor in tensors)
     kind = kind if timeline is None else timeline.traced(kind)
     engine_options = EngineOptions(port_buffer, Network(timeout, interface))
-    options = Options(kind, engine_options, slice_numel, bands, servers, update)
+    options = Options(kind, engine_options, slice_numel, bands, servers, update, broadcast_buffers)
     hooks = ModuleHooks(model, optimizer, parameters, names, options)
     if timeline is not None:
         timeline.watch(model, zip(names, parameters, strict=True))
@@ -127,6 +131,18 @@ def synchronize(optimizer: Distributed) -> None:
 def no_sync(optimizer: Distributed) -> Iterator[None]:
     """Backward passes inside only accumulate into `.grad`; the next one outside sends the sum."""
     with optimizer.no_sync():
+        yield
+
+
+@contextmanager
+def join(optimizer: Distributed) -> Iterator[None]:
+    """Around a loop whose number of batches differs over ranks; see docs/pytorch.md.
+
+    A rank that leaves it waits until all have, and takes part in their iterations without
+    gradients: averages are still over all ranks. In the end all have the parameters, buffers and
+    optimizer state of a rank that trained longest.
+    """
+    with optimizer.join():
         yield
 
 
@@ -187,6 +203,12 @@ class Distributed(Optimizer):
             yield
         finally:
             self._working.sending = before
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """See `join`."""
+        yield
+        self._working.join()
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own state, after every step() so far is applied."""

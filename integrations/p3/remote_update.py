@@ -18,7 +18,7 @@ from p3.engine import Engine, P3Error
 from p3.payloads import Payloads
 from p3.run_states import RunState
 from p3.server_update import Place, Recipe, SliceOptimizer, places
-from p3.slicing import SlicePlan
+from p3.slicing import Slice, SlicePlan
 from p3.updater import Settings, Updater
 
 _PER_PARAMETER = frozenset({"step", "eta", "mu", "mu_product"})
@@ -92,7 +92,7 @@ class RemoteUpdater(Updater):
         if self._engine is None:
             return
         for piece in (*self._mine, *self._apart):
-            states = [self._state_of(place) for place in places(piece)]
+            states = [self._state_of(place) for place in self._places(piece)]
             self._engine.load(piece.index, states)
         self._forget()
 
@@ -101,7 +101,7 @@ class RemoteUpdater(Updater):
         if self._engine is None:
             return
         for piece in self._apart:
-            states = [self._values_of(place, None) for place in places(piece)]
+            states = [self._values_of(place, None) for place in self._places(piece)]
             self._engine.load(piece.index, states)
 
     def committed(
@@ -148,6 +148,9 @@ class RemoteUpdater(Updater):
         for parameter in self._parameters:
             self._optimizer.state.pop(parameter, None)
 
+    def _places(self, piece: Slice) -> list[Place]:
+        return [place for place in places(piece) if place.parameter < len(self._parameters)]
+
     def _flat(self, number: int) -> torch.Tensor:
         return self._payloads.flatten(number, self._parameters[number].detach())
 
@@ -158,7 +161,7 @@ class RemoteUpdater(Updater):
         """
         assert self._engine is not None
         moved: dict[int, torch.Tensor] = {}
-        for number in {segment.parameter for piece in self._mine for segment in piece.segments}:
+        for number in {place.parameter for piece in self._mine for place in self._places(piece)}:
             flat, address = self._flat(number).cpu(), self._parameters[number].data_ptr()
             if flat.data_ptr() != address or self._addresses.get(number) != address:
                 moved[number] = flat

@@ -26,7 +26,8 @@ _SINGLE: Mapping[str, Value] = {"foreach": False, "fused": False, "capturable": 
 class Recipe(msgspec.Struct, frozen=True):
     """What a server needs to know of the user's optimizer; the settings come with each step().
 
-    `group_of` is the parameter group of every parameter of the plan.
+    `group_of` is the parameter group of every parameter of the plan; what has a number beyond
+    them (buffers) is no affair of the optimizer's.
     """
 
     optimizer: str
@@ -84,7 +85,9 @@ class SliceOptimizer:
         self._dtypes = {piece.index: piece.dtype for piece in self.slices}
         self._runs = {
             piece.index: {
-                place: torch.empty(0, dtype=dtype_named(piece.dtype)) for place in places(piece)
+                place: torch.empty(0, dtype=dtype_named(piece.dtype))
+                for place in places(piece)
+                if place.parameter < len(recipe.group_of)
             }
             for piece in self.slices
         }

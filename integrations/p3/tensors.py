@@ -10,7 +10,7 @@ SERIAL_NUMEL = 32_000
 """Torch shares an addition of 32,768 elements or more among threads, which costs more than it
 brings for a slice; parts below that stay in the calling thread."""
 
-_NATIVE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
+_NATIVE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128, torch.uint8})
 """What numpy adds in a third of torch's time for a slice. Half precision it adds one by one."""
 
 

@@ -43,7 +43,9 @@ def test_optimizer_equals_one_process(pair: Ranks, make: str) -> None:
 
 def test_reading_gradients_that_do_not_come_back_is_refused(pair: Ranks) -> None:
     for result in pair.run("read_where_parameters_return"):
-        assert 'use update="worker"' in result["error"]
+        assert list(result["said"]) == result["attempts"]
+        for error in result["said"].values():
+            assert 'use update="worker"' in error
 
 
 @pytest.mark.parametrize(

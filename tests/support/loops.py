@@ -25,6 +25,7 @@ from support.scenarios import (
     network,
 )
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
@@ -325,20 +326,30 @@ def compare(loop: str, make: str, engine: EngineName) -> dict[str, Any]:
 
 
 def read_where_parameters_return() -> dict[str, Any]:
-    """update="server" has no averages to show."""
+    """update="server" has no averages to show, clip, unscale or replace."""
     model = network()
     model, optimizer = p3.pytorch.distribute(
         model, OPTIMIZERS["adam"](model), engine="ps", update="server", bands=default_table()
     )
-    backward(loss_of(model, batches(dist.get_rank())[0]))
-    try:
-        clip_grad_norm_(model.parameters(), 1.0)
-    except P3Error as error:
-        return {"error": str(error)}
-    finally:
-        optimizer.zero_grad()
-        optimizer.close()
-    return {}
+    scaler = GradScaler("cpu")
+    backward(scaler.scale(loss_of(model, batches(dist.get_rank())[0])))
+    parameters = list(model.parameters())
+    attempts: dict[str, Callable[[], object]] = {
+        "read": lambda: parameters[0].grad,
+        "clipped": lambda: clip_grad_norm_(parameters, 1.0),
+        "unscaled": lambda: scaler.unscale_(optimizer),
+        "scaled": lambda: scaler.step(optimizer),
+        "assigned": lambda: setattr(parameters[0], "grad", torch.zeros_like(parameters[0])),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except P3Error as error:
+            said[name] = str(error)
+    optimizer.zero_grad()
+    optimizer.close()
+    return {"attempts": list(attempts), "said": said}
 
 
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {

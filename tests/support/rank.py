@@ -10,7 +10,16 @@ import sys
 
 import torch
 import torch.distributed as dist
-from support import kinds, loops, models_in_use, observed, scenarios, server_update
+from support import (
+    kinds,
+    loops,
+    models_in_use,
+    normed,
+    observed,
+    scenarios,
+    server_update,
+    uneven,
+)
 
 SCENARIOS = {
     **scenarios.SCENARIOS,
@@ -19,6 +28,8 @@ SCENARIOS = {
     **loops.SCENARIOS,
     **kinds.SCENARIOS,
     **models_in_use.SCENARIOS,
+    **normed.SCENARIOS,
+    **uneven.SCENARIOS,
 }
 
 

@@ -112,6 +112,7 @@ def distribute(
     *,
     servers: Sequence[int] = (),
     update: Update = "worker",
+    broadcast_buffers: bool = True,
 ) -> tuple[nn.Module, Distributed]:
     return p3.pytorch.distribute(
         model,
@@ -121,6 +122,7 @@ def distribute(
         bands=default_table(),
         servers=servers,
         update=update,
+        broadcast_buffers=broadcast_buffers,
     )
 
 
