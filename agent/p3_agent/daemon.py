@@ -23,7 +23,7 @@ from p3_agent.peers import group_id
 from p3_agent.shared import Shared
 from p3_agent.site import at_rate
 from p3_shaper.netlink import Watch
-from p3_shaper.watch import OVERRUN
+from p3_shaper.watch import LINK, OVERRUN
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ class Daemon:
         async for change in watch:
             level = logging.WARNING if change.what == OVERRUN else logging.DEBUG
             log.log(level, "%s: %s", self._settings.device, change.text)
+            if change.what == LINK and change.removed:
+                self._keeper.suspect()
             self._wake.set()
 
     async def _mend(self, watch: Watch) -> None:

@@ -14,7 +14,7 @@ from p3_agent.config import Settings
 from p3_agent.errors import AgentError
 from p3_agent.lock import hold
 from p3_agent.messages import ClassStatus, Drift
-from p3_agent.original import Original, is_others
+from p3_agent.original import Original, is_others, is_ours
 from p3_agent.site import Site, survey
 from p3_agent.state import StateStore
 from p3_shaper.describe import describe_tree
@@ -49,6 +49,7 @@ class Keeper:
         self._held = ExitStack()
         self._turn = asyncio.Lock()
         self._budget = Budget(_REPAIRS, _REPAIR_S)
+        self._is_suspect = self._is_lost = False
         self.site = site
         self.state = OK
         self.retry_s: float | None = None
@@ -93,7 +94,7 @@ class Keeper:
         async with self._turn:
             self.checks += 1
             self.retry_s = None
-            if self._is_gone():
+            if await self._is_removed():
                 return await self._come_back(settings)
             observed = await self._netlink.observe(self.site.link.index)
             root = observed.root
@@ -123,7 +124,7 @@ class Keeper:
     async def change(self, site: Site) -> tuple[str, ...]:
         """Keep another tree from now on; the steps taken. The old one stays if it raises."""
         async with self._turn:
-            if self._is_gone():
+            if await self._is_removed():
                 raise LinkGoneError(self._gone())
             steps = await self._apply(site)
             self.site = site
@@ -141,7 +142,7 @@ class Keeper:
         """Put back what was there before; another's qdisc stays without a takeover."""
         async with self._turn:
             name = self.site.link.name
-            if self._is_gone():
+            if await self._is_removed():
                 self._original.forget()
                 return
             observed = await self._netlink.observe(self.site.link.index)
@@ -157,6 +158,10 @@ class Keeper:
         """While this is held, no change is under way and none begins."""
         async with self._turn:
             yield
+
+    def suspect(self) -> None:
+        """The kernel said that the interface was removed; one of its number may be there by now."""
+        self._is_suspect = True
 
     def fail(self, error: Exception) -> None:
         """Note that a repair did not work."""
@@ -196,6 +201,19 @@ class Keeper:
         )
         return tuple(operation.describe() for operation in operations)
 
+    async def _is_removed(self) -> bool:
+        """Whether the interface was removed, and nothing is kept since.
+
+        Another of its number is another interface; unless a repair, asked for before the kernel's
+        word was heard, has made the bands there: then it is kept.
+        """
+        if self._is_gone():
+            self._is_lost = True
+        elif self._is_suspect:
+            self._is_lost = not is_ours(await self._netlink.observe(self.site.link.index))
+        self._is_suspect = False
+        return self._is_lost
+
     def _is_gone(self) -> bool:
         try:
             socket.if_indextoname(self.site.link.index)
@@ -215,6 +233,7 @@ class Keeper:
     async def _come_back(self, settings: Settings) -> tuple[str, ...]:
         """Begin anew where an interface of the name is again; no steps while there is none."""
         self._original.forget()
+        self._held.close()  # what is there by now may have the same number
         try:
             site = await survey(self._netlink, settings)
         except TcError as error:
@@ -226,9 +245,8 @@ class Keeper:
             held.enter_context(hold(site.link, self._store.directory))
             original = Original(self._netlink, site.link, self._store)
             steps = await self._begin(site, original)
-            self._held.close()
             self._held = held.pop_all()
-        self.site, self._original = site, original
+        self.site, self._original, self._is_lost = site, original, False
         log.info("%s is back: %s", site.link.name, site.describe())
         self._set_state(OK)
         return steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ class Watch:
             link = link_of(event.payload, None)
             if link.index != self._index and (not self._name or link.name != self._name):
                 return None
-            return Change(LINK, event.removed, f"link {link.name} {'up' if link.is_up else 'down'}")
+            # A bridge tells in the same words, by its family, that a port left it.
+            removed = event.removed and event.payload[0] == socket.AF_UNSPEC
+            return Change(LINK, removed, f"link {link.name} {'up' if link.is_up else 'down'}")
         index, message, _ = parse(event.object, event.payload)
         if index != self._index:
             return None

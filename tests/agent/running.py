@@ -38,13 +38,19 @@ class Place:
 
     def make_link(self) -> None:
         """Make eth0, up, with a neighbour to send to."""
+        self.ip(
+            "link add eth0 type veth peer name peer0",
+            "addr add 10.78.0.1/24 dev eth0",
+            "neigh add 10.78.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent",
+            "link set eth0 up",
+            "link set peer0 up",
+        )
+
+    def ip(self, *commands: str) -> None:
+        """Give ip commands that must all succeed."""
         subprocess.run(
             ["ip", "-netns", self.name, "-batch", "-"],
-            input="link add eth0 type veth peer name peer0\n"
-            "addr add 10.78.0.1/24 dev eth0\n"
-            "neigh add 10.78.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent\n"
-            "link set eth0 up\n"
-            "link set peer0 up\n",
+            input="\n".join(commands),
             text=True,
             check=True,
         )

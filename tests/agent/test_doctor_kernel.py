@@ -103,12 +103,6 @@ def program(namespace: str, code: str, *arguments: str) -> Iterator[None]:
             process.kill()
 
 
-def ip(here: Place, *commands: str) -> None:
-    subprocess.run(
-        ["ip", "-netns", here.name, "-batch", "-"], input="\n".join(commands), text=True, check=True
-    )
-
-
 def test_a_program_of_tcx(here: Place) -> None:
     done = here.run(sys.executable, "-c", TCX, str(CALLS[platform.machine()]))
     noted = found(here, "--dev", "eth0", "--seconds", "0")
@@ -151,7 +145,7 @@ def test_a_sound_node_and_its_agent_have_only_notes(here: Place) -> None:
 def test_an_interface_that_was_renamed_is_the_agent_s_still(here: Place) -> None:
     with here.running(*RATE):
         for step in ("eth0 down", "eth0 name eth9", "eth9 up"):
-            subprocess.run(["ip", "-netns", here.name, "link", "set", *step.split()], check=True)
+            here.ip(f"link set {step}")
         for named in ((), ("--dev", "eth9")):
             done = here.run(AGENT, "doctor", "--seconds", "0", "--json", *named)
             found = json.loads(done.stdout)
@@ -169,7 +163,7 @@ def test_without_an_interface_or_with_a_wrong_one_it_is_usage(here: Place) -> No
 
 def test_a_link_that_is_down_and_packets_that_outgrew_the_bursts(here: Place) -> None:
     with here.running(*RATE):
-        ip(here, "link set dev eth0 gso_max_size 200000", "link set dev eth0 down")
+        here.ip("link set dev eth0 gso_max_size 200000", "link set dev eth0 down")
         seen = found(here, "--seconds", "0")
     assert seen["link"][0] == "error"
     assert seen["burst"][0] == "warning"
@@ -216,8 +210,7 @@ def test_a_foreign_root(here: Place) -> None:
 
 
 def test_peers_behind_another_interface_and_cubic_with_hystart(here: Place) -> None:
-    ip(
-        here,
+    here.ip(
         "link add eth1 type veth peer name peer1",
         "addr add 10.79.0.1/24 dev eth1",
         "neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev eth1 nud permanent",
@@ -236,10 +229,9 @@ def path() -> Iterator[tuple[Place, Place, Place]]:
     """Three namespaces in a row: a sender with eth0, a switch, and a receiver at 10.78.0.2."""
     with place() as sender, place() as switch, place() as receiver:
         for end in (switch, receiver):
-            ip(end, "link del eth0")
-        ip(sender, "neigh del 10.78.0.2 dev eth0", f"link set peer0 netns {switch.name}")
-        ip(
-            switch,
+            end.ip("link del eth0")
+        sender.ip("neigh del 10.78.0.2 dev eth0", f"link set peer0 netns {switch.name}")
+        switch.ip(
             "link add eth9 type veth peer name eth0",
             f"link set eth0 netns {receiver.name}",
             "link add br0 type bridge",
@@ -247,7 +239,7 @@ def path() -> Iterator[tuple[Place, Place, Place]]:
             "link set eth9 master br0 up",
             "link set br0 up",
         )
-        ip(receiver, "addr add 10.78.0.2/24 dev eth0", "link set eth0 up")
+        receiver.ip("addr add 10.78.0.2/24 dev eth0", "link set eth0 up")
         yield sender, switch, receiver
 
 
@@ -265,8 +257,7 @@ def test_where_the_queue_is(path: tuple[Place, Place, Place]) -> None:
 
 def test_a_slow_queue_below_the_bands(here: Place) -> None:
     here.tc("qdisc add dev eth0 root handle 5: tbf rate 1mbit burst 16kb limit 64kb")
-    ip(
-        here,
+    here.ip(
         "link add link eth0 name mac0 type macvlan mode bridge",
         "addr add 10.80.0.1/24 dev mac0",
         "link set mac0 up",

@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from agent.running import AGENT, Place, add_foreign
+from agent.running import AGENT, Place, add_foreign, place
 
 from p3_agent import client
 
@@ -107,6 +107,37 @@ def test_an_interface_that_comes_back_gets_the_bands_again(here: Place) -> None:
     assert list(here.state.iterdir()) == []
 
 
+def test_another_interface_of_the_same_number_is_begun_with_anew(here: Place) -> None:
+    """One that went to another namespace and back, and one that was made in its place at once."""
+    number = here.run("cat", "/sys/class/net/eth0/ifindex").stdout.strip()
+    with here.running(*RATE, "--takeover") as agent, place() as other:
+        other.ip("link del eth0")
+        here.ip(f"link set eth0 netns {other.name}")
+        agent.await_line("was removed")
+        other.ip(f"link set eth0 netns {here.name}")
+        agent.await_line("eth0 is back")
+        assert here.run("cat", "/sys/class/net/eth0/ifindex").stdout.strip() == number
+        agent.process.send_signal(signal.SIGSTOP)
+        here.ip("link del eth0", f"link add eth0 index {number} type veth peer name peer0")
+        before = add_foreign(here)
+        agent.process.send_signal(signal.SIGCONT)
+        agent.await_line("eth0 is back")
+        assert tree(here) == "nothing to do: it is in place"
+        assert agent.stop() == 0
+    assert here.shown() == before
+    assert list(here.state.iterdir()) == []
+
+
+def test_a_port_that_leaves_its_bridge_is_no_other_interface(here: Place) -> None:
+    with here.running(*RATE) as agent:
+        agent.process.send_signal(signal.SIGSTOP)
+        here.ip("link add br0 type bridge", "link set eth0 master br0", "link set eth0 nomaster")
+        here.tc("qdisc del dev eth0 root")
+        agent.process.send_signal(signal.SIGCONT)
+        agent.await_line("eth0: repaired")
+        assert agent.stop() == 0
+
+
 def test_an_interface_that_comes_back_with_another_root_is_left_alone(here: Place) -> None:
     with here.running(*RATE) as agent:
         for command in (
@@ -162,6 +193,9 @@ def test_link_down_and_up_and_a_new_name_leave_the_tree(here: Place) -> None:
         assert here.run("ip", "link", "set", "eth0", "name", "eth9").returncode == 0
         assert here.run("ip", "link", "set", "eth9", "up").returncode == 0
         agent.await_line("checked")
+        assert client.reconcile(here.socket) == ()
+        agent.process.send_signal(signal.SIGHUP)
+        assert "there is no interface 'eth0'" in agent.await_line("not reloaded")
         assert client.reconcile(here.socket) == ()
         assert here.run("ip", "link", "set", "eth9", "name", "eth0").returncode == 0
         assert agent.stop() == 0

@@ -1,7 +1,5 @@
 """Agents on links of other kinds: several transmit queues, VLANs, bonds."""
 
-import subprocess
-
 import pytest
 from agent.running import Place, send
 
@@ -17,15 +15,12 @@ BOND = pytest.mark.needs_kinds("link:bond")
 
 def replace_link(here: Place, *lines: str) -> None:
     """Make another eth0, with the neighbour that `send` sends to."""
-    every = (
+    here.ip(
         "link delete eth0",
         *lines,
         "link set eth0 up",
         "address add 10.78.0.1/24 dev eth0",
         "neigh add 10.78.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent",
-    )
-    subprocess.run(
-        ["ip", "-netns", here.name, "-batch", "-"], input="\n".join(every), text=True, check=True
     )
 
 
