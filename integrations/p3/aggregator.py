@@ -22,13 +22,17 @@ class ContributionError(ValueError):
 
 @dataclass(slots=True)
 class Sum:
-    """A slice's sum on its way; `payload` is valid until all `readers` have released it."""
+    """A slice's sum on its way; `payload` is valid until all `readers` have released it.
+
+    It is for all workers, or for `worker` alone.
+    """
 
     index: int
     iteration: int
     payload: Bytes
     buffer: Bytes
     readers: int
+    worker: int | None = None
 
 
 @dataclass(slots=True)

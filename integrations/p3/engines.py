@@ -14,11 +14,14 @@ from p3.engine import ANY_NETWORK, Engine, EngineStatistics, Job, Network, P3Err
 from p3.groups import GlooGroups
 from p3.ps import PORT_BUFFER
 from p3.remote_update import UpdatingEngine
+from p3.schedule import Order
 from p3.server_update import Recipe
 from p3.servers import open_summing, open_updating
-from p3.slicing import DEFAULT_SLICE_NUMEL
+from p3.slicing import DEFAULT_SLICE_NUMEL, Parameter, SlicePlan, make_plan
 
 EngineName = Literal["auto", "groups", "ps"]
+Cut = Callable[[Sequence[Parameter], int, int, Sequence[int]], SlicePlan]
+"""Parameters, workers, the most elements in a slice, and servers → slices (`make_plan`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class EngineKind:
     `open` is called on every rank together, with torch.distributed initialised, and may raise
     P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise. `serves`
     says that it sums slices at servers, which the user may choose. `open_updating` opens it with
-    servers that update, if it can.
+    servers that update, if it can. `cut` makes the slices and `order` says which go first.
     """
 
     name: str
@@ -48,6 +51,8 @@ class EngineKind:
     open: Callable[[Job, EngineOptions], Engine]
     serves: bool = False
     open_updating: Callable[[Job, Recipe, EngineOptions], UpdatingEngine] | None = None
+    cut: Cut = make_plan
+    order: Order = "iteration"
 
 
 class Alone:

@@ -37,7 +37,7 @@ from p3.payloads import Payloads
 from p3.remote_update import RemoteUpdater
 from p3.replicate import replicate
 from p3.schedule import make_schedule
-from p3.slicing import Parameter, SlicePlan, make_plan
+from p3.slicing import Parameter, SlicePlan
 from p3.tensors import dtype_name
 from p3.updater import Updater, own_gradient
 from p3_agent.client import Registration
@@ -220,18 +220,19 @@ class ModuleHooks:
         if self._buffers is not None:
             parameters.append(self._buffers.planned)
             tensors.append(self._buffers.example)
-        plan = make_plan(
+        kind = self._options.engine
+        plan = kind.cut(
             parameters,
             dist.get_world_size(),
             self._options.agreed_slice_numel,
             self._options.servers,
         )
         payloads = Payloads(plan, tensors)
-        layout = repr((self._options.engine.name, payloads.orders)).encode()
+        layout = repr((kind.name, payloads.orders)).encode()
         check_same(exchange_over_default_group, "slice plan", plan.digest() + layout)
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
         updater, open_engine = self._updater(plan, payloads)
-        schedule = make_schedule(plan.layer_bytes(), len(table), starts)
+        schedule = make_schedule(plan.layer_bytes(), len(table), starts, kind.order)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
         self.exchange = Exchange(agreed, payloads, updater, open_engine, self._buffers)
         self._registration = announce_job(agreed.name)

@@ -18,6 +18,7 @@ from p3.aggregator import Aggregator, ContributionError, Sum
 from p3.engine import ANY_NETWORK, EngineStatistics, Job, Network, P3Error, PeerLostError
 from p3.loop import Loop
 from p3.ps_trace import TracedAggregator, TracedTransport
+from p3.pulls import PullError, Pulls
 from p3.rendezvous import Exchange
 from p3.transport import Transport
 from p3.wire import (
@@ -41,9 +42,10 @@ class ParameterServer:
     `exchange` tells the ranks of each other. `host` and `port` say where to listen (see
     `hosts.choose_host`; any free port); band b of a rank listens at `port` + b.
     `port_buffer` is what a switch port holds for this node, in bytes: no more is let under way to
-    it (0: no limit). `ended` is set when nothing runs any more, as it is at a server that does not
-    work once all workers have closed. Raises PlanMismatchError, PeerLostError or P3Error when the
-    ranks do not find together.
+    it (0: no limit). With `pulls`, sums are asked for, as in MXNet's KVStore (see `pulls.Pulls`).
+    `ended` is set when nothing runs any more, as it is at a server that does not work once all
+    workers have closed. Raises PlanMismatchError, PeerLostError or P3Error when the ranks do not
+    find together.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ParameterServer:
         host: str | None = None,
         port: int = 0,
         port_buffer: int = PORT_BUFFER,
+        pulls: bool = False,
         servers_do: str = "sum",
         most_state_bytes: Sequence[int] = (),
     ) -> None:
@@ -62,21 +65,24 @@ class ParameterServer:
         self._slices = job.plan.slices
         self._works = job.rank < job.plan.world_size
         self._views = [payload.data for payload in job.payloads]
-        trace = job.trace
-        aggregator = Aggregator if trace is None else partial(TracedAggregator, trace)
-        self._aggregator = aggregator(job.plan, job.rank, job.payloads, job.adders)
+        self._aggregator = self._new_aggregator()
         self._outstanding: dict[int, int] = {}
         self._gone: set[int] = set()
         self._done = 0
+        self._pulls = Pulls(job.plan, job.rank) if pulls else None
+        self._closing = False
         self.ended = threading.Event()
         bands = job.table.bands[: job.schedule.bands]
         here = host or hosts.choose_host(exchange, network.interface)
         listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
         key = rendezvous.job_key(endpoints)
-        identity = _identity(job, key, network, servers_do, most_state_bytes)
+        what = f"{servers_do}, workers pull" if pulls else servers_do
+        identity = _identity(job, key, network, what, most_state_bytes)
         links = mesh.join(identity, endpoints, listeners, bands, timeout=network.timeout)
         nodes = [endpoint.host for endpoint in endpoints]
+        under_way = min(BANDS_UNDER_WAY, len(bands))
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
+        trace = job.trace
         transport = Transport if trace is None else partial(TracedTransport, trace)
         self._transport = transport(
             links,
@@ -84,7 +90,7 @@ class ParameterServer:
             self._loop,
             self,
             rank=job.rank,
-            windows=receive_windows(port_buffer, nodes, job.rank, job.plan.sends),
+            windows=receive_windows(port_buffer, nodes, job.rank, job.plan.sends, under_way),
             timeout=network.timeout,
         )
         self._loop.start()
@@ -106,10 +112,21 @@ class ParameterServer:
 
         Takes as long as they need, but gives those up that are silent for the timeout.
         """
-        self._loop.call(self._transport.conclude)
+        self._loop.call(self._close)
         self._loop.join()
 
+    def _new_aggregator(self) -> Aggregator:
+        job = self._job
+        kind = Aggregator if job.trace is None else partial(TracedAggregator, job.trace)
+        return kind(job.plan, job.rank, job.payloads, job.adders)
+
     # In the loop's thread
+
+    def _close(self) -> None:
+        """What others have yet to ask for is kept for them until they have, or are gone."""
+        self._closing = self._pulls is not None and self._pulls.offered
+        if not self._closing:
+            self._transport.conclude()
 
     def _submit(self, index: int, iteration: int) -> None:
         if self._transport.failure is not None:
@@ -143,25 +160,38 @@ class ParameterServer:
         return (total,)
 
     def _send_out(self, total: Sum) -> None:
-        """Send it to all workers, and keep it here."""
-        due = self._job.schedule.due(total.iteration, self._slices[total.index].layer)
-        release = partial(self._aggregator.release, total)
-        view = total.payload.data
-        for worker in range(self._job.plan.world_size):
+        """Send it to all workers that it is for, and keep it here if this is one."""
+        everyone = range(self._job.plan.world_size)
+        workers = everyone if total.worker is None else (total.worker,)
+        for worker in workers:
             if worker == self._job.rank:
                 continue
-            self._transport.send(
-                worker,
-                kind=FrameType.SUM,
-                index=total.index,
-                iteration=total.iteration,
-                due=due,
-                view=view,
-                on_sent=release,
-            )
-        if self._works:
+            if self._pulls is None:
+                self._answer(worker, total)
+            else:
+                self._pulls.offer(worker, total)
+                self._transport.note(worker, FrameType.NOTIFY, total.index, total.iteration, b"")
+        if self._works and self._job.rank in workers:
             self._aggregator.keep(total)
+            self._pull(total.index, total.iteration)
             self._finish(total.index)
+
+    def _answer(self, worker: int, total: Sum) -> None:
+        self._transport.send(
+            worker,
+            kind=FrameType.SUM,
+            index=total.index,
+            iteration=total.iteration,
+            due=self._job.schedule.due(total.iteration, self._slices[total.index].layer),
+            view=total.payload.data,
+            on_sent=partial(self._aggregator.release, total),
+        )
+
+    def _pull(self, index: int, iteration: int) -> None:
+        """Ask for what slice `index` is the last part of, if results are asked for."""
+        for part in () if self._pulls is None else self._pulls.notified(index):
+            server = self._slices[part].server
+            self._transport.note(server, FrameType.PULL, part, iteration, b"")
 
     def _finish(self, index: int) -> None:
         if self._transport.failure is None:
@@ -222,11 +252,26 @@ class ParameterServer:
 
     def noted(self, peer: int, event: NoteReceived) -> None:
         """See `transport.User`."""
-        raise RemoteError(ErrorCode.PROTOCOL, f"{event.type.name} from rank {peer}")
+        wanted = self._outstanding.get(event.index) == event.iteration
+        if event.type is FrameType.PULL and self._pulls is not None:
+            try:
+                self._answer(peer, self._pulls.take(peer, event.index, event.iteration))
+            except PullError as error:
+                raise RemoteError(ErrorCode.PROTOCOL, str(error)) from error
+            if self._closing:
+                self._close()
+        elif event.type is FrameType.NOTIFY and self._pulls is not None and wanted:
+            self._pull(event.index, event.iteration)
+        else:
+            raise RemoteError(ErrorCode.PROTOCOL, f"{event.type.name} from rank {peer}")
 
     def left(self, peer: int) -> None:
         """See `transport.User`."""
         self._gone.add(peer)
+        for total in () if self._pulls is None else self._pulls.drop(peer):
+            self._aggregator.release(total)
+        if self._closing:
+            self._close()
         for index in self._outstanding:
             if self._slices[index].server == peer:
                 self._owed(peer, f"slice {index}")
@@ -241,17 +286,21 @@ class ParameterServer:
 
 
 def receive_windows(
-    port_buffer: int, hosts: Sequence[str], rank: int, sends: Callable[[int, int], bool]
+    port_buffer: int,
+    hosts: Sequence[str],
+    rank: int,
+    sends: Callable[[int, int], bool],
+    bands: int = BANDS_UNDER_WAY,
 ) -> dict[int, int]:
     """What each peer of `rank` on another host may have under way to it a connection, in bytes.
 
     Whatever comes from other hosts then fits the node's switch port: `port_buffer` is shared by
-    all pairs of a rank there that `sends` to one here, and two bands each, one that takes over
-    while another drains. 0 stands for no limit.
+    all pairs of a rank there that `sends` to one here, and `bands` each: if there are several, one
+    takes over while another drains. 0 stands for no limit.
     """
     here = [member for member, host in enumerate(hosts) if host == hosts[rank]]
     there = [member for member, host in enumerate(hosts) if host != hosts[rank]]
-    connections = BANDS_UNDER_WAY * sum(sends(one, to) for one in there for to in here)
+    connections = bands * sum(sends(one, to) for one in there for to in here)
     if port_buffer == 0 or connections == 0:
         return {}
     return dict.fromkeys(there, port_buffer // connections)
@@ -266,7 +315,8 @@ def _identity(
         rank=job.rank,
         key=key,
         digest=job.plan.digest(),
-        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, timeout {network.timeout:g} s, "
+        settings=f"DSCPs {dscps}, bands cut at layers {cuts}, order by {job.schedule.order}, "
+        f"timeout {network.timeout:g} s, "
         f"{sys.byteorder}-endian, servers {servers_do}",
         slices=SliceTable(
             sizes=[piece.payload_bytes for piece in job.plan.slices],

@@ -16,11 +16,15 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from p3.slicing import SlicePlan
+
+Order = Literal["fifo", "layer", "iteration"]
+"""What goes first: as it came, by layer alone (the paper's), or by iteration and then layer."""
 
 _Floats = npt.NDArray[np.float64]
 _ORDER_WEIGHT = 1e-3
@@ -31,11 +35,13 @@ class Schedule:
     """Bands by layer: `cuts[b]` is the first layer, in forward order, behind band b.
 
     `ready[l]` is the part of a backward pass after which layer l's gradient is there, 0 … 1.
+    `order` other than "iteration" is for comparison; "fifo" has one band.
     """
 
     layers: int
     cuts: tuple[int, ...]
     ready: tuple[float, ...] = ()
+    order: Order = "iteration"
 
     @property
     def bands(self) -> int:
@@ -52,11 +58,16 @@ class Schedule:
 
     def due(self, iteration: int, layer: int) -> int:
         """The position that needs iteration `iteration`'s update of `layer`: the priority."""
+        if self.order == "fifo":
+            return 0
+        if self.order == "layer":
+            return layer
         return self.forward_position(iteration + 1, layer)
 
     def band(self, due: int, now: int) -> int:
         """The band for what is due at `due`, at position `now`; 0 if it should be there by now."""
-        return 0 if now >= due else self.push_band(due % (2 * self.layers))
+        owed = self.order == "iteration" and now >= due
+        return 0 if owed else self.push_band(due % (2 * self.layers))
 
     def push_band(self, layer: int) -> int:
         """The band of a gradient handed over as it appears: the same on every rank."""
@@ -64,7 +75,10 @@ class Schedule:
 
 
 def make_schedule(
-    layer_bytes: Sequence[int], bands: int, starts: Sequence[float] | None = None
+    layer_bytes: Sequence[int],
+    bands: int,
+    starts: Sequence[float] | None = None,
+    order: Order = "iteration",
 ) -> Schedule:
     """Cut layers (bytes each, in forward order) into at most `bands` runs.
 
@@ -73,13 +87,14 @@ def make_schedule(
     `starts` in a forward pass (any unit; evenly spaced if None). The cuts make the sum of
     (bytes x how much later than the run's first layer they are needed) least. Layers needed at
     nearly one time, such as the last, large and quick ones of VGG, so share a band: a band more
-    would only starve some of them. ValueError when `bands` is below 1.
+    would only starve some of them. First come, first served needs no bands, and gets one.
+    ValueError when `bands` is below 1.
     """
     if bands < 1:
         raise ValueError(f"{bands} bands: there is at least 1")
     layers = len(layer_bytes)
     if layers == 0:
-        return Schedule(0, ())
+        return Schedule(0, (), order=order)
     needed = np.asarray(range(layers) if starts is None else starts, dtype=np.float64)
     # Where times say nothing, forward order does.
     needed = needed + np.arange(layers) * (np.ptp(needed) or 1.0) * _ORDER_WEIGHT / layers
@@ -87,8 +102,9 @@ def make_schedule(
     # is not known, and taken for the mean.
     whole = float(np.ptp(needed)) * (1 + 1 / layers) or 1.0
     ready = 1 - (needed - needed[0]) / whole
-    cuts = _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, bands)
-    return Schedule(layers, cuts, tuple(ready.tolist()))
+    used = 1 if order == "fifo" else bands
+    cuts = _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, used)
+    return Schedule(layers, cuts, tuple(ready.tolist()), order)
 
 
 def service_order(plan: SlicePlan, schedule: Schedule) -> list[int]:

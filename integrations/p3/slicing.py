@@ -171,7 +171,9 @@ def _runs(
     before = 0  # elements in earlier slices
     for number in order:
         parameter = parameters[number]
-        pieces = _pieces(number, parameter.numel, slice_numel)
+        # Without elements there is still a flag.
+        count = max(1, -(-parameter.numel // slice_numel))
+        pieces = even_pieces(number, parameter.numel, count)
         if (
             not run
             or parameter.numel > room
@@ -190,8 +192,8 @@ def _runs(
         yield tuple(run)
 
 
-def _pieces(number: int, numel: int, slice_numel: int) -> list[Segment]:
-    count = max(1, -(-numel // slice_numel))  # without elements there is still a flag
+def even_pieces(number: int, numel: int, count: int) -> list[Segment]:
+    """Parameter `number`, of `numel` elements, in `count` pieces."""
     # Equal pieces: a full slice followed by a sliver would cost a message for the sliver.
     bounds = [numel * piece // count for piece in range(count + 1)]
     return [Segment(number, start, end - start, end == numel) for start, end in pairwise(bounds)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from p3.schedule import Order
+
 Cut = Literal["slices", "kvstore", "buckets"]
 Collective = Literal["ring", "server"]
-Order = Literal["fifo", "layer", "iteration"]
 
 KVSTORE_SPLIT_NUMEL = 1_000_000
 """MXNet's KVStore splits a tensor over all servers from this size on (paper section 4.2)."""
@@ -44,7 +45,7 @@ SYSTEMS = {
     system.name: system
     for system in (
         System("ddp", "buckets", "ring", "fifo", per_layer=False),
-        System("baseline", "kvstore", "server", "fifo", pull=True, incast_control=False),
+        System("baseline", "kvstore", "server", "fifo", pull=True),
         System("asgd", "kvstore", "server", "fifo", pull=True, synchronous=False),
         System("slicing", "slices", "server", "fifo"),
         System("p3-static", "slices", "server", "layer"),

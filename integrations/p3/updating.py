@@ -20,7 +20,7 @@ from p3.run_states import encode as encode_states
 from p3.server_update import Recipe, most_state_bytes
 from p3.slicing import Slice
 from p3.updates import Updates
-from p3.wire import ErrorCode, FrameType, NoteReceived, RemoteError
+from p3.wire import ON_REQUEST, ErrorCode, FrameType, NoteReceived, RemoteError
 
 
 class UpdatingServer(ParameterServer):
@@ -28,6 +28,8 @@ class UpdatingServer(ParameterServer):
 
     `optimizer` is this rank's part of it; see there who may call what, and when.
     """
+
+    updates_kind: type[Updates] = Updates
 
     def __init__(
         self,
@@ -38,8 +40,9 @@ class UpdatingServer(ParameterServer):
         network: Network = ANY_NETWORK,
         host: str | None = None,
         port_buffer: int = PORT_BUFFER,
+        pulls: bool = False,
     ) -> None:
-        self._updates = Updates(job.plan, job.rank, recipe)
+        self._updates = self.updates_kind(job.plan, job.rank, recipe)
         self.optimizer = self._updates.optimizer
         self._collecting: _Collecting | None = None
         self._updating = False
@@ -52,6 +55,7 @@ class UpdatingServer(ParameterServer):
             network=network,
             host=host,
             port_buffer=port_buffer,
+            pulls=pulls,
             servers_do=f"apply {recipe.optimizer}",
             most_state_bytes=[most_state_bytes(piece) for piece in job.plan.slices],
         )
@@ -171,6 +175,9 @@ class UpdatingServer(ParameterServer):
 
     def noted(self, peer: int, event: NoteReceived) -> None:
         """See `transport.User`."""
+        if event.type in ON_REQUEST:
+            super().noted(peer, event)
+            return
         if not self._may_note(peer, event.type):
             raise RemoteError(ErrorCode.PROTOCOL, f"{event.type.name} from rank {peer}")
         try:

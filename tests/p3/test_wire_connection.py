@@ -229,6 +229,7 @@ def test_payloads_that_cannot_be_are_refused_before_they_are_read(
 def test_notes_arrive_whole_among_payloads(chunk: int) -> None:
     zero, one = open_ends()
     notes = [(FrameType.COMMIT, 0, 7, b"settings"), (FrameType.STATE, 2, 0, bytes(400))]
+    notes += [(FrameType.NOTIFY, 1, 7, b""), (FrameType.PULL, 1, 7, b"")]
     notes += [(FrameType.FETCH, 0, 0, b""), (FrameType.DONE, 0, 0, b"")]
     for kind, index, iteration, body in notes:
         payload = one.connection.payload(FrameType.PUSH, 0, 7) + bytes(SIZES[0])
@@ -247,6 +248,8 @@ def test_notes_arrive_whole_among_payloads(chunk: int) -> None:
         (Header(FrameType.COMMIT, 0, 0, 2**40), "COMMIT with 1099511627776 bytes"),
         (Header(FrameType.DONE, 0, 0, 1), "DONE with 1 bytes"),
         (Header(FrameType.COMMIT, 1, 0, 9), "COMMIT names slice 1"),
+        (Header(FrameType.PULL, 3, 0), "PULL of no slice"),
+        (Header(FrameType.NOTIFY, 1, 0, 4), "NOTIFY with 4 bytes"),
         (Header(FrameType.FETCH, 0, 1), "FETCH names iteration 1"),
     ],
 )

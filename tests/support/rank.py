@@ -11,6 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 from support import (
+    compared,
     kinds,
     loops,
     models_in_use,
@@ -30,6 +31,7 @@ SCENARIOS = {
     **models_in_use.SCENARIOS,
     **normed.SCENARIOS,
     **uneven.SCENARIOS,
+    **compared.SCENARIOS,
 }
 
 

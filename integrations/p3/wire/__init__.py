@@ -27,12 +27,13 @@ from p3.wire.connection import (
     State,
 )
 from p3.wire.errors import ErrorCode, LocalError, RemoteError, WireError
-from p3.wire.frames import HEADER_BYTES, NOTES, VERSION, FrameType, Header, Hello
+from p3.wire.frames import HEADER_BYTES, NOTES, ON_REQUEST, VERSION, FrameType, Header, Hello
 
 __all__ = [
     "ANSWERING",
     "HEADER_BYTES",
     "NOTES",
+    "ON_REQUEST",
     "SENDING",
     "VERSION",
     "ByeReceived",

@@ -18,6 +18,7 @@ from p3.wire.frames import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
     NOTES,
+    ON_REQUEST,
     PAYLOADS,
     FrameType,
     Header,
@@ -110,7 +111,7 @@ class PayloadEnds:
 
 @dataclass(frozen=True, slots=True)
 class NoteReceived:
-    """A COMMIT, FETCH, STATE or DONE."""
+    """One of `NOTES`."""
 
     type: FrameType
     index: int
@@ -355,6 +356,10 @@ class Connection:
             )
 
     def _check_note(self, header: Header) -> None:
+        if header.type in ON_REQUEST:
+            if header.index >= len(self._slices.sizes):
+                raise RemoteError(ErrorCode.PROTOCOL, f"{header.type.name} of no slice of the plan")
+            return
         states = self._slices.states
         what = f"{header.type.name} of {header.length} bytes"
         if not states:

@@ -7,8 +7,8 @@ Every frame starts with a header of 24 bytes, big-endian:
 | 2 | magic | `P3` |
 | 1 | version | 2 |
 | 1 | type | see FrameType |
-| 4 | index | slice of PUSH, SUM and STATE, code of ERROR, else 0 |
-| 8 | iteration | of PUSH, SUM and COMMIT, else 0 |
+| 4 | index | slice of PUSH, SUM, NOTIFY, PULL and STATE, code of ERROR, else 0 |
+| 8 | iteration | of PUSH, SUM, NOTIFY, PULL and COMMIT, else 0 |
 | 8 | length | bytes that follow |
 
 Payloads follow as they lie in memory; byte order is a part of the settings that HELLO compares.
@@ -63,6 +63,10 @@ class FrameType(IntEnum):
     """A slice's optimizer state: from its server, or to one that does not work, from rank 0."""
     DONE = 11
     """A worker contributes nothing more; as a server it goes on, for it has others' state."""
+    NOTIFY = 12
+    """A slice's sum is complete at its server, for a worker that will ask for it."""
+    PULL = 13
+    """A worker asks for the sum that it was told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +172,24 @@ _BODY_BYTES = {
     FrameType.PING: (0, 0),
     FrameType.BYE: (0, 0),
     FrameType.ERROR: (0, MAX_ERROR_BYTES),
+    FrameType.NOTIFY: (0, 0),
+    FrameType.PULL: (0, 0),
     FrameType.COMMIT: (1, MAX_COMMIT_BYTES),
     FrameType.FETCH: (0, 0),
     FrameType.DONE: (0, 0),
 }
-_WITH_ITERATION = frozenset({FrameType.PUSH, FrameType.SUM, FrameType.COMMIT})
-_WITH_INDEX = frozenset({FrameType.PUSH, FrameType.SUM, FrameType.STATE, FrameType.ERROR})
-
 PAYLOADS = frozenset({FrameType.PUSH, FrameType.SUM})
 """What is received to where it belongs."""
-NOTES = frozenset({FrameType.COMMIT, FrameType.FETCH, FrameType.STATE, FrameType.DONE})
+ON_REQUEST = frozenset({FrameType.NOTIFY, FrameType.PULL})
+"""What goes before a SUM where workers ask for it."""
+NOTES = ON_REQUEST | {FrameType.COMMIT, FrameType.FETCH, FrameType.STATE, FrameType.DONE}
 """What is received into memory of its own."""
 MAX_BODY_BYTES = max(
     most for kind, (_, most) in _BODY_BYTES.items() if kind not in PAYLOADS | NOTES
 )
 """The longest body of all others."""
+_WITH_ITERATION = PAYLOADS | ON_REQUEST | {FrameType.COMMIT}
+_WITH_INDEX = PAYLOADS | ON_REQUEST | {FrameType.STATE, FrameType.ERROR}
 
 
 def decode_hello(body: bytes) -> Hello:
