@@ -61,6 +61,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         return replace(self, layers=layers)
 
+    def slowed(self, factor: float) -> Profile:
+        """The same tensors with times `factor` times longer."""
+        layers = tuple(
+            replace(layer, forward_s=factor * layer.forward_s, backward_s=factor * layer.backward_s)
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
     def write(self, path: Path) -> None:
         """As JSON. OSError when `path` cannot be written."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")

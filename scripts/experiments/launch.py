@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,46 +61,70 @@ def run(
     goes to files in `logs`. Raises LaunchError when a node fails, or after PATIENCE_S without a
     sign of life; no process is left either way.
     """
-    with surroundings(cluster, logs, agent_rate) as (watch, environments):
-        port = next(_ports)
-        children = []
-        for node, environment in zip(cluster.nodes, environments, strict=True):
-            env = {**environment, **program.environment}
-            if program.interpreter is None:
-                argv = _torchrun_argv(cluster, node.index, port, program)
-            else:
-                argv = [str(program.interpreter), "-m", program.module, *program.arguments]
-                env |= rank_environment(cluster, node.index, port)
-            children.append(_start(watch, node, program.name, argv, (logs, env)))
-        return _Run(program, children, on_event).follow(watch)
+    with surroundings(cluster, logs, agent_rate) as around:
+        return start(cluster, program, around, on_event=on_event).follow()
+
+
+def start(
+    cluster: Cluster,
+    program: Program,
+    around: Surroundings,
+    *,
+    on_event: Callable[[Event], None] = lambda _: None,
+    input_lines: bool = False,
+) -> Run:
+    """Start `program` on all nodes; with `input_lines` its ranks can be told lines."""
+    port = next(_ports)
+    children = []
+    for node, environment in zip(cluster.nodes, around.environments, strict=True):
+        env = {**environment, **program.environment}
+        if program.interpreter is None:
+            argv = _torchrun_argv(cluster, node.index, port, program)
+        else:
+            argv = [str(program.interpreter), "-m", program.module, *program.arguments]
+            env |= rank_environment(cluster, node.index, port)
+        where = (around.logs, env)
+        children.append(
+            _start(around.watch, node, program.name, argv, where, input_lines=input_lines)
+        )
+    return Run(program, children, around.watch, on_event)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What programs on a cluster's nodes have: a watch over them, each node's environment, a
+    folder for logs."""
+
+    watch: Watch
+    environments: Sequence[Mapping[str, str]]
+    logs: Path
 
 
 @contextmanager
-def surroundings(
-    cluster: Cluster, logs: Path, agent_rate: Rate | None
-) -> Iterator[tuple[Watch, list[dict[str, str]]]]:
-    """Agents on all nodes if there is a rate; a watch over them, and each node's environment."""
+def surroundings(cluster: Cluster, logs: Path, agent_rate: Rate | None) -> Iterator[Surroundings]:
+    """What programs have, and agents on all nodes if there is a rate."""
     logs.mkdir(parents=True, exist_ok=True)
     with scratch() as directory, Watch() as watch:
         sockets = [directory / f"agent{node.index}.sock" for node in cluster.nodes]
         environments = [
             _environment(node, socket) for node, socket in zip(cluster.nodes, sockets, strict=True)
         ]
+        around = Surroundings(watch, environments, logs)
         if agent_rate is None:
-            yield watch, environments
+            yield around
         else:
-            with _agents(watch, cluster, agent_rate, _Places(logs, sockets)):
-                yield watch, environments
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    logs: Path
-    sockets: Sequence[Path]
+            with agents(around, cluster, agent_rate):
+                yield around
 
 
 def _start(
-    watch: Watch, node: Node, name: str, argv: Sequence[str], where: tuple[Path, Mapping[str, str]]
+    watch: Watch,
+    node: Node,
+    name: str,
+    argv: Sequence[str],
+    where: tuple[Path, Mapping[str, str]],
+    *,
+    input_lines: bool = False,
 ) -> Child:
     logs, env = where
     log = logs / f"{name}{node.index}.log"
@@ -108,7 +132,7 @@ def _start(
     with log.open("w") as errors:
         process = node.popen(
             ["setpriv", "--pdeathsig", "KILL", *argv],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if input_lines else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=env,
@@ -117,17 +141,18 @@ def _start(
 
 
 @contextmanager
-def _agents(watch: Watch, cluster: Cluster, rate: Rate, places: _Places) -> Iterator[None]:
-    """An agent on every node, its tree applied; on leaving, the old tree is back."""
-    agents = []
-    for node, socket in zip(cluster.nodes, places.sockets, strict=True):
+def agents(around: Surroundings, cluster: Cluster, rate: Rate) -> Iterator[None]:
+    """An agent on every node, its tree applied; on leaving, the old tree is back. LaunchError."""
+    started = []
+    for node, environment in zip(cluster.nodes, around.environments, strict=True):
+        socket = Path(environment["P3_AGENT_SOCKET"])
         argv = [str(Path(sys.executable).parent / "p3-agent"), "run", "--takeover"]
         argv += ["--dev", node.device, "--rate", str(rate), "--socket", str(socket)]
         argv += ["--state-dir", str(socket.with_suffix(".state"))]
-        agents.append(_start(watch, node, "p3-agent", argv, (places.logs, os.environ)))
-    _await_ready(watch, agents)
+        started.append(_start(around.watch, node, "p3-agent", argv, (around.logs, os.environ)))
+    _await_ready(around.watch, started)
     yield
-    for ended in watch.end(agents):
+    for ended in around.watch.end(started):
         if ended.status != 0:
             raise LaunchError(_unexpected(ended))
 
@@ -192,30 +217,58 @@ def _environment(node: Node, socket: Path) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class _Run:
-    """What is known of a run while it goes on."""
+class Run:
+    """What is known of a program's run while it goes on. Methods raise LaunchError."""
 
     program: Program
     children: Sequence[Child]
+    watch: Watch
     on_event: Callable[[Event], None]
     told: list[Event] = field(default_factory=list)
     bad: list[Ended] = field(default_factory=list)
-    running: set[Child] = field(default_factory=set)
+    running: set[Child] = field(init=False)
 
-    def follow(self, watch: Watch) -> list[Event]:
-        """Every event up to the end of the last child; LaunchError when one fails."""
+    def __post_init__(self) -> None:
         self.running = set(self.children)
+
+    def follow(self) -> list[Event]:
+        """Every event up to the end of the last child."""
+        self._until(lambda: not self.running)
+        return self.told
+
+    def tell(self, line: str) -> list[Event]:
+        """Give every rank a line; every event up to the last rank's result."""
+        self.told.clear()
+        for child in self.children:
+            assert child.process.stdin is not None
+            with suppress(BrokenPipeError):  # its end is heard of below
+                child.process.stdin.write(line + "\n")
+                child.process.stdin.flush()
+        self._until(lambda: len(finished(self.told)) == len(self.children))
+        return self.told
+
+    def end(self) -> None:
+        """No more lines: wait for the children, who take that for the end."""
+        for child in self.children:
+            assert child.process.stdin is not None
+            with suppress(BrokenPipeError):
+                child.process.stdin.close()
+        self.follow()
+
+    def _until(self, done: Callable[[], bool]) -> None:
         patience = PATIENCE_S
-        while self.running and (happened := watch.wait(patience)):
+        while (self._failed or not done()) and self.running:
+            happened = self.watch.wait(patience)
+            if not happened:
+                break
             for event in happened:
                 self._take(event)
             if self._failed:
                 patience = FAREWELL_S
         if self._failed:
             raise LaunchError(self._what_failed())
-        if self.running:
+        if not done():
             raise LaunchError(self._silence())
-        return self.told
 
     @property
     def _failed(self) -> bool:

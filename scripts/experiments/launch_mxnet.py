@@ -50,7 +50,7 @@ def run(chosen: argparse.Namespace) -> int:
     """1 when a rank failed, else 0. Raises ClusterError, LaunchError."""
     with Cluster(chosen.nodes, chosen.rate) as cluster:
         rate = None if chosen.no_agents else chosen.rate
-        with launch.surroundings(cluster, chosen.logs, rate) as (_, environments):
+        with launch.surroundings(cluster, chosen.logs, rate) as around:
             ranks = [
                 node.popen(
                     [str(INTERPRETER), chosen.program, *chosen.arguments],
@@ -60,7 +60,7 @@ def run(chosen: argparse.Namespace) -> int:
                         **launch.rank_environment(cluster, node.index, _PORT),
                     },
                 )
-                for node, environment in zip(cluster.nodes, environments, strict=True)
+                for node, environment in zip(cluster.nodes, around.environments, strict=True)
             ]
             statuses = [rank.wait() for rank in ranks]
     for rank, status in enumerate(statuses):

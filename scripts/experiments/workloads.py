@@ -58,7 +58,7 @@ def make(name: str, rank: int, nodes: int, data: Path | None = None) -> Workload
     """
     torch.manual_seed(SEED)
     if name in emulations():
-        return _emulated(emulations()[name], rank)
+        return emulated(emulations()[name], rank)
     size = digits.SIZES.get(name.removeprefix(REAL_PREFIX))
     if size is None or not name.startswith(REAL_PREFIX):
         raise ValueError(f"workload {name!r} is unknown; choose one of {', '.join(names())}")
@@ -77,7 +77,8 @@ def _real(size: digits.Size, data: digits.Digits, rank: int, nodes: int) -> Work
     )
 
 
-def _emulated(emulation: Emulation, rank: int) -> Workload:
+def emulated(emulation: Emulation, rank: int, bucket_mib: float | None = None) -> Workload:
+    """Rank `rank`'s part of an emulated network; DDP's buckets as given (MiB), or shrunk alike."""
     value, target = torch.zeros(()), torch.zeros(())
     return Workload(
         model=emulated_network(emulation, rank),
@@ -88,5 +89,5 @@ def _emulated(emulation: Emulation, rank: int) -> Workload:
         momentum=0.0,
         compute_s=emulation.profile.compute_s,
         # Smaller by as much as the tensors: in whole ones, DDP would wait for all of backward.
-        bucket_mib=DDP_BUCKET_MIB / emulation.shrink,
+        bucket_mib=bucket_mib or DDP_BUCKET_MIB / emulation.shrink,
     )

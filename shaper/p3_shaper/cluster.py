@@ -73,10 +73,18 @@ class Cluster(NodeGroup):
             ]
         batch("ip", lines, self.switch)
         if self.rate is not None:
-            try:
-                asyncio.run(self._shape(self.rate))
-            except (TcError, TreeError) as error:
-                raise ClusterError(f"{self.switch}: {error}") from error
+            self.reshape(self.rate, self.port_buffer)
+
+    def reshape(self, rate: Rate, port_buffer: int) -> None:
+        """Give every link another rate and every switch port another buffer, under what runs.
+
+        Nothing else may have its own tree on the nodes' devices meanwhile. ClusterError.
+        """
+        self.rate, self.port_buffer = rate, port_buffer
+        try:
+            asyncio.run(self._shape(rate))
+        except (TcError, TreeError) as error:
+            raise ClusterError(f"{self.switch}: {error}") from error
 
     async def _shape(self, rate: Rate) -> None:
         for node in self.nodes:

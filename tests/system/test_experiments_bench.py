@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from support.experiments import SCRIPTS, run
 
 from experiments import bench_shaper
 from experiments.bench_shaper import Row
 from experiments.emulated_report import SettingRounds
 from experiments.transports import NAMES, TransportNumbers
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def run(module: str, *arguments: str | Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", f"experiments.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_bench_emulated(tmp_path: Path) -> None:

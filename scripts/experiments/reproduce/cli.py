@@ -1,0 +1,163 @@
+"""`scripts/reproduce`: the paper's figures on this machine, beside today's alternatives."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.launch import LaunchError
+from experiments.messages import Event, Iterated
+from experiments.reproduce import outputs, paper, plans
+from experiments.reproduce.measure import Measuring, Progress, Turn, turns
+from experiments.reproduce.plans import Choice
+from experiments.reproduce.points import Store, StoreError
+from experiments.systems import DEEP_PORT, SHALLOW_PORT
+from p3.systems import SYSTEMS
+from p3_shaper.cluster import ClusterError
+
+_MEASUREMENTS = "measurements.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    figures: tuple[str, ...]
+    choice: Choice
+    quick: bool
+    out: Path
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Options from the command line; SystemExit with status 2 for what makes no sense."""
+    parser = argparse.ArgumentParser(prog="reproduce", description=__doc__)
+    parser.add_argument("figure", choices=(*plans.FIGURES, "all"))
+    parser.add_argument("--models", nargs="+", choices=paper.MODELS, metavar="MODEL")
+    parser.add_argument("--rates", nargs="+", type=float, metavar="GBIT", help="figure 7's")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
+    parser.add_argument("--nodes", nargs="+", type=int, help="figure 10's")
+    parser.add_argument("--slices", nargs="+", type=int, metavar="NUMEL", help="figure 12's")
+    parser.add_argument(
+        "--port-buffers", nargs="+", type=int, metavar="BYTES", help=f"{SHALLOW_PORT} {DEEP_PORT}"
+    )
+    parser.add_argument("--scale", type=int, help="divides sizes, slices and rates (10; VGG-19 20)")
+    parser.add_argument("--slow", type=float, default=1.0, help="slow motion: times are multiplied")
+    parser.add_argument("--least-slice", type=int, help="elements of an emulated slice, at least")
+    parser.add_argument("--iterations", type=int, help="of each repeat")
+    parser.add_argument("--repeat", type=int, help="interleaved repeats of each point (3)")
+    parser.add_argument("--out", type=Path, default=Path("out/reproduce"))
+    parser.add_argument("--quick", action="store_true", help="fewer points; under 12 minutes")
+    return _options(parser, parser.parse_args(arguments))
+
+
+def _options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> Options:
+    choice = plans.QUICK if chosen.quick else plans.EVERYTHING
+    asked = {
+        "models": _tuple(chosen.models),
+        "rates": _tuple(chosen.rates),
+        "systems": _tuple(chosen.systems),
+        "nodes": _tuple(chosen.nodes),
+        "slices": _tuple(chosen.slices),
+        "buffers": _tuple(chosen.port_buffers),
+        "scale": chosen.scale,
+        "slow": chosen.slow,
+        "least_slice": chosen.least_slice,
+        "iterations": chosen.iterations,
+        "repeats": chosen.repeat,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    for name, value in given.items():
+        values = value if isinstance(value, tuple) else (value,)
+        if any(not isinstance(one, str) and one <= 0 for one in values):
+            parser.error(f"--{name.replace('_', '-')} {value}: choose more than 0")
+    if choice.iterations < 3 or given.get("iterations", 3) < 3:
+        parser.error("--iterations: choose 3 or more, for there is a first and a last one")
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {chosen.out}: {error.strerror}; choose another folder")
+    figures = tuple(plans.FIGURES) if chosen.figure == "all" else (chosen.figure,)
+    return Options(figures, replace(choice, **given), chosen.quick, chosen.out)
+
+
+def _tuple(values: list[float] | list[int] | list[str] | None) -> tuple[object, ...] | None:
+    return None if values is None else tuple(values)
+
+
+class Shown(Progress):
+    """One line a turn, in place on a terminal, with the time that is left."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._turn: Turn | None = None
+        self._in_place = sys.stderr.isatty()
+
+    def begins(self, turn: Turn) -> None:
+        """A turn begins; those before it are done."""
+        if self._turn is not None:
+            self._done += 1
+        self._turn = turn
+        self._show("")
+
+    def on_event(self, event: Event) -> None:
+        """Iterations are shown on a terminal."""
+        if self._in_place and isinstance(event, Iterated):
+            self._show(f" iteration {event.iteration + 1}")
+
+    def fails(self, turn: Turn, reason: str) -> None:
+        """The reason stays on the screen."""
+        self._turn = None
+        print(f"\n{turn.point.title}: {reason}; trying again on fresh nodes", file=sys.stderr)
+
+    def _show(self, more: str) -> None:
+        assert self._turn is not None
+        point = self._turn.point
+        passed = time.monotonic() - self._began
+        left = ""
+        if self._done:
+            left = f", {passed / self._done * (self._total - self._done) / 60:.0f} min left"
+        bar = "#" * round(20 * self._done / self._total)
+        text = (
+            f"[{bar:<20}] {self._done}/{self._total}{left}: {paper.TITLES[point.model]}, "
+            f"{point.nodes} nodes, {point.gbit:g} Gbit/s, {point.title}{more}"
+        )
+        start, end = ("\r\033[K", "") if self._in_place else ("", "\n")
+        print(start + text, end=end, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """The command; 1 when something failed, after what was measured until then is written."""
+    options = parse(sys.argv[1:])
+    store = Store(options.out / _MEASUREMENTS)
+    figures = {
+        name: plans.FIGURES[name](options.choice, quick=options.quick) for name in options.figures
+    }
+    points = plans.all_points(options.figures, options.choice, quick=options.quick)
+    try:
+        blocks = turns(points, options.choice.repeats, store.read())
+        progress = Shown(sum(map(len, blocks)))
+        failure = _measure(Measuring(store, options.out / "logs", progress), blocks)
+        for path in outputs.write(options.out, figures, store.read()):
+            print(path)
+    except StoreError as error:
+        failure = str(error)
+    if failure:
+        print(f"reproduce: {failure}; the same command goes on from here", file=sys.stderr)
+    return 1 if failure else 0
+
+
+def _measure(measuring: Measuring, blocks: Sequence[Sequence[Turn]]) -> str:
+    """The sentence of what ended it early; empty if nothing did."""
+    try:
+        measuring.run(blocks)
+    except (ClusterError, LaunchError) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return ""
