@@ -38,7 +38,7 @@ def network(nodes: int = 4, *, elements_s: float = 1e6, **more: float) -> Networ
 
 def ideal(order: str, *, per_layer: bool = True, slice_numel: int = 10_000) -> System:
     """A ring without costs of its own."""
-    return System("x", "slices", "ring", order, slice_numel, per_layer, message_s=0.0)  # type: ignore[arg-type]
+    return System("x", "", "slices", "ring", order, slice_numel, per_layer, message_s=0.0)  # type: ignore[arg-type]
 
 
 def test_the_papers_toy() -> None:
