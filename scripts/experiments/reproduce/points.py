@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,12 @@ from p3_shaper.rates import Rate
 
 GIGABIT = 1_000_000_000
 MIB = 2**20
+
+
+@cache
+def _emulated(model: str, scale: int, compute_s: float) -> Profile:
+    whole = paper_profiles()[model]
+    return whole.shrunk(scale).slowed(compute_s / whole.compute_s)
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -62,9 +69,7 @@ class Point(msgspec.Struct, frozen=True):
     @property
     def profile(self) -> Profile:
         """The network as it is emulated: small tensors, times of `samples_per_s` in slow motion."""
-        whole = paper_profiles()[self.model]
-        wanted = self.slow * PAPER_BATCH / self.samples_per_s
-        return whole.shrunk(self.scale).slowed(wanted / whole.compute_s)
+        return _emulated(self.model, self.scale, self.slow * PAPER_BATCH / self.samples_per_s)
 
     @property
     def emulated_slice_numel(self) -> int | None:
