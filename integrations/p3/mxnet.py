@@ -21,7 +21,7 @@ import numpy as np
 
 from p3.agreement import NoAgentWarning, agree_on_bands, check_same
 from p3.engine import Agreed, Engine, Job, P3Error
-from p3.mxnet_engine import Array
+from p3.mxnet_engine import Array, has_threads
 from p3.mxnet_order import learned, watch
 from p3.mxnet_sums import Sums
 from p3.ps import PORT_BUFFER, ParameterServer
@@ -60,6 +60,11 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         port_buffer: int = PORT_BUFFER,
         bands: BandTable | None = None,
     ) -> None:
+        if not has_threads():
+            raise P3Error(
+                "MXNET_ENGINE_TYPE is NaiveEngine, which ends every operation before the next: "
+                "dist_p3 needs MXNet's default engine, so unset it"
+            )
         self._slice_numel = slice_numel
         self._port_buffer = port_buffer
         self._bands = bands
@@ -75,8 +80,8 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
 
     @property
     def type(self) -> str:
-        """The name by which it is registered."""
-        return "dist_p3"
+        """What MXNet looks for "dist" in, and Module "_sync", to divide by all ranks' batches."""
+        return "dist_p3_sync"
 
     @property
     def rank(self) -> int:
@@ -104,7 +109,7 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
             self._one(key, value).asnumpy() if not self.rank else np.empty_like(target.asnumpy())
         )
         self._star.broadcast(memory.data)
-        target[:] = mx.nd.array(memory, dtype=memory.dtype)
+        mx.nd.array(memory, dtype=memory.dtype).copyto(target.as_nd_ndarray())
         self._values[key] = target
 
     def init(self, key: Key, value: Array | list[Array]) -> None:
@@ -133,13 +138,18 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         if sums.error is not None:
             raise sums.error
         if key not in self._numbers:
-            raise P3Error(f"parameter {key} has a gradient now and had none at the first step")
+            raise P3Error(
+                f"parameter {key} has a gradient now and had none at the first step, when the "
+                "slice plan was made: make a new trainer where you unfreeze it"
+            )
         total = sums.start(self._numbers[key], gradient)
         target = gradient if out is None else self._one(key, out)
         if self._updater is not None and out is not None:
+            if isinstance(target, mx.np.ndarray):
+                total = total.as_np_ndarray()
             self._updater(key, total, target)
         else:
-            total.copyto(target)
+            total.copyto(target.as_nd_ndarray())
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """Update parameters here: on every rank, with the same sums."""
@@ -195,8 +205,10 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         # gluon hands over running means too, which are not trained; Module's have no gradient here.
         trained = [key for key in keys if self._values[key].grad is not None] or keys
         values = [self._values[key] for key in trained]
-        layers = exchange(self._layers(trained, values))[0]
-        assert isinstance(layers, list)
+        order = exchange(learned(values, self._before_forward))[0]
+        assert order is None or isinstance(order, list)
+        if order is None:
+            self._warn_of_no_order(trained)
         plan = make_plan(
             [
                 Parameter(
@@ -206,10 +218,15 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
                     np.dtype(value.dtype).itemsize,
                     layer,
                 )
-                for key, value, layer in zip(trained, values, layers, strict=True)
+                for key, value, layer in zip(
+                    trained, values, order or range(len(trained)), strict=True
+                )
             ],
             self.num_workers,
             self._slice_numel,
+            # Where no forward pass tells when a step is over, a parameter that has no gradient
+            # in it, as Module's fixed ones, must not hold others up.
+            pack=order is not None,
         )
         check_same(exchange, "slice plan", plan.digest())
         table = agree_on_bands(exchange, self._bands)
@@ -222,10 +239,12 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
     def _open_engine(self, job: Job) -> Engine:
         return ParameterServer(job, exchange=self._star.exchange, port_buffer=self._port_buffer)
 
-    def _layers(self, keys: list[Key], values: list[Array]) -> list[int]:
-        layers = learned(values)
-        if layers is not None:
-            return layers
+    def _before_forward(self) -> None:
+        if self._sums is not None:
+            self._sums.complete()
+
+    @staticmethod
+    def _warn_of_no_order(keys: list[Key]) -> None:
         if not all(isinstance(key, str) for key in keys):  # Module's are in its graph's order
             warnings.warn(
                 "no forward pass was watched: slices leave in the order of the trainer's "
@@ -233,7 +252,6 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
                 NoOrderWarning,
                 stacklevel=4,
             )
-        return list(range(len(keys)))
 
     def _one(self, key: Key, value: Array | list[Array]) -> Array:
         """The only array of `value`."""

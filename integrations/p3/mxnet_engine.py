@@ -7,6 +7,7 @@ for MXNet 1.9.1 on Linux (include/mxnet/engine.h, c_api.h).
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,10 +36,16 @@ class Array(Protocol):
         ...
 
     def copyto(self, other: Array) -> object:
-        """Queue a copy to `other`."""
+        """Queue a copy to `other`, which must be of the same class."""
         ...
 
-    def __setitem__(self, key: slice, value: Array) -> None: ...
+    def as_nd_ndarray(self) -> Array:
+        """The same memory, as mxnet.nd has it."""
+        ...
+
+    def as_np_ndarray(self) -> Array:
+        """The same memory, as mxnet.np has it."""
+        ...
 
 
 class _OnComplete(ctypes.Structure):
@@ -131,6 +138,11 @@ class _Context(ctypes.Structure):
     """mxnet::Context."""
 
     _fields_ = (("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32))
+
+
+def has_threads() -> bool:
+    """Whether MXNet's engine can have operations under way that end later."""
+    return os.environ.get("MXNET_ENGINE_TYPE") != "NaiveEngine"
 
 
 def array_on(memory: npt.NDArray[np.generic]) -> Array:

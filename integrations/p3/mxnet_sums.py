@@ -8,8 +8,9 @@ waits: not the program, not backward, not another layer.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import mxnet as mx
 import numpy as np
 
 from p3.arithmetic import Bytes, add_in_numpy
@@ -38,6 +39,10 @@ class Sums:
         self._operations = Operations(self._begin)
         self._lock = threading.Lock()
         self._completions: dict[int, Completion] = {}
+        # Those that share a slice; a parameter shares no more than one.
+        self._shared = [members for members in self._members if len(members) > 1]
+        self._neighbours = {number: members for members in self._shared for number in members}
+        self._started = [0] * len(plan.parameters)
         self._iterations = [0] * len(plan.parameters)
         self._unfilled = [len(members) for members in self._members]
         self._left = [len(slices) for slices in self._slices_of]
@@ -64,11 +69,25 @@ class Sums:
 
         What is returned holds the sum for whoever reads it before the next `start`.
         """
-        stage = self._stages[parameter]
-        gradient.copyto(stage)
-        if self._slices_of[parameter]:
-            self._operations.push(parameter, stage)
-        return stage
+        neighbours = self._neighbours.get(parameter, ())
+        steps = self._started[parameter]
+        if steps == max((self._started[other] for other in neighbours), default=steps):
+            self._complete(neighbours)
+        if steps == 1:
+            never = [number for number, started in enumerate(self._started) if not started]
+            with self._lock:
+                self._front.forget(never)
+        self._start(parameter, gradient.as_nd_ndarray())
+        return self._stages[parameter]
+
+    def complete(self) -> None:
+        """A step is over.
+
+        A parameter that had no gradient in it counts as one of zeros where others share its
+        slice: one that is frozen by now must not hold them up.
+        """
+        for members in self._shared:
+            self._complete(members)
 
     def layers(self) -> list[int]:
         """Each parameter's place in forward order."""
@@ -80,6 +99,19 @@ class Sums:
             self._fail(error)
         self._engine.close()
         self._fail(P3Error("the store dist_p3 is closed"))
+
+    def _complete(self, members: Sequence[int]) -> None:
+        steps = max((self._started[parameter] for parameter in members), default=0)
+        for parameter in members:
+            if self._started[parameter] < steps:
+                stage = self._stages[parameter]
+                self._start(parameter, mx.nd.zeros(stage.shape, dtype=stage.dtype))
+
+    def _start(self, parameter: int, gradient: Array) -> None:
+        self._started[parameter] += 1
+        gradient.copyto(self._stages[parameter])
+        if self._slices_of[parameter]:
+            self._operations.push(parameter, self._stages[parameter])
 
     # In MXNet's threads
 
@@ -115,7 +147,7 @@ class Sums:
                 if not self._left[parameter]:
                     self._left[parameter] = len(self._slices_of[parameter])
                     self._iterations[parameter] += 1
-                    reached = self._front.passed(self._plan.parameters[parameter].layer)
+                    reached = self._front.passed(parameter)
                     if reached is not None:
                         following = self._iterations[parameter]
                         position = self._schedule.forward_position(following, reached)
@@ -145,16 +177,31 @@ class _Front:
     """
 
     def __init__(self, plan: SlicePlan) -> None:
+        self._layers = [parameter.layer for parameter in plan.parameters]
         self._of_layer = [0] * plan.layers
         for parameter, slices in zip(plan.parameters, plan.slices_of(), strict=True):
             self._of_layer[parameter.layer] += bool(slices)
         self._left = list(self._of_layer)
         self._first = 0
+        self._forgotten: set[int] = set()
 
-    def passed(self, layer: int) -> int | None:
-        """One more parameter of `layer` has its sum; where forward gets to by that, if further."""
+    def forget(self, parameters: Iterable[int]) -> None:
+        """These had no gradient in the first step, as fixed ones have none: wait for them never."""
+        for parameter in set(parameters) - self._forgotten:
+            self._forgotten.add(parameter)
+            self._of_layer[self._layers[parameter]] -= 1
+            self._left[self._layers[parameter]] -= 1
+        self._move()
+
+    def passed(self, parameter: int) -> int | None:
+        """One more parameter has its sum; where forward gets to by that, if further."""
+        if parameter in self._forgotten:
+            return None
+        self._left[self._layers[parameter]] -= 1
+        return self._move()
+
+    def _move(self) -> int | None:
         before = self._first
-        self._left[layer] -= 1
         while self._first < len(self._left) and not self._left[self._first]:
             self._first += 1
         if self._first == before:
@@ -168,23 +215,14 @@ class _Front:
 
 def _memory(plan: SlicePlan, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Bytes], list[Array]]:
     """Every slice's payload, and every parameter's elements in them as an array of its shape."""
-    totals: dict[str, int] = {}
-    for piece in plan.slices:
-        totals[piece.dtype] = totals.get(piece.dtype, 0) + piece.payload_numel
-    flats = {dtype: np.zeros(total, dtype) for dtype, total in totals.items()}
-    used = dict.fromkeys(flats, 0)
-    payloads: list[Bytes] = []
-    starts: dict[int, int] = {}
-    for piece in plan.slices:
-        start = used[piece.dtype]
-        used[piece.dtype] += piece.payload_numel
-        payloads.append(flats[piece.dtype][start : used[piece.dtype]].view(np.uint8))
-        for segment in piece.segments:
-            starts.setdefault(segment.parameter, start)
-            start += segment.numel
-    stages = []
-    for number, (parameter, shape) in enumerate(zip(plan.parameters, shapes, strict=True)):
-        flat = flats.get(parameter.dtype, np.zeros(0, parameter.dtype))
-        elements = flat[starts.get(number, 0) :][: parameter.numel]
-        stages.append(array_on(elements.reshape(shape)))
+    layout = plan.layout()
+    flats = {dtype: np.zeros(total, dtype) for dtype, total in layout.totals.items()}
+    payloads = [
+        flats[piece.dtype][start:][: piece.payload_numel].view(np.uint8)
+        for piece, start in zip(plan.slices, layout.slices, strict=True)
+    ]
+    stages = [
+        array_on(flats[parameter.dtype][start:][: parameter.numel].reshape(shape))
+        for parameter, start, shape in zip(plan.parameters, layout.parameters, shapes, strict=True)
+    ]
     return payloads, stages

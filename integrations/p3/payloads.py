@@ -45,35 +45,35 @@ class Payloads:
             number for number, order in enumerate(self.orders) if order != (*range(len(order)),)
         }
         dtypes = {dtype_name(parameter.dtype): parameter.dtype for parameter in parameters}
-        totals = dict.fromkeys(dtypes, 0)
-        for piece in plan.slices:
-            totals[piece.dtype] += piece.payload_numel
-        flats = {name: torch.zeros(totals[name], dtype=dtypes[name]) for name in dtypes}
-        used = dict.fromkeys(dtypes, 0)
+        layout = plan.layout()
+        flats = {
+            name: torch.zeros(total, dtype=dtypes[name]) for name, total in layout.totals.items()
+        }
+        wholes = [
+            flats[parameter.dtype][start : start + parameter.numel]
+            for parameter, start in zip(plan.parameters, layout.parameters, strict=True)
+        ]
         empty = torch.zeros(0)
         self.slices: list[torch.Tensor] = []
-        self.gradients = [empty for _ in plan.parameters]
+        self.gradients = [
+            self.arrange(number, whole, parameter.shape)
+            for number, (whole, parameter) in enumerate(zip(wholes, parameters, strict=True))
+        ]
         self.parts: list[list[Part]] = [[] for _ in plan.parameters]
         self._flags: list[torch.Tensor] = []
         self._enders: list[list[int]] = []
         self._flag_of = [empty for _ in plan.parameters]
         self.adders: dict[str, Add] = {name: adder(dtypes[name]) for name in dtypes}
-        for piece in plan.slices:
-            start, flat = used[piece.dtype], flats[piece.dtype]
-            used[piece.dtype] += piece.payload_numel
-            self.slices.append(flat[start : used[piece.dtype]])
-            self._flags.append(flat[start + piece.numel : used[piece.dtype]].real)
+        for piece, start in zip(plan.slices, layout.slices, strict=True):
+            payload = flats[piece.dtype][start : start + piece.payload_numel]
+            self.slices.append(payload)
+            self._flags.append(payload[piece.numel :].real)
             self._enders.append([part.parameter for part in piece.segments if part.ends])
             for segment in piece.segments:
-                number, numel = segment.parameter, plan.parameters[segment.parameter].numel
+                whole = wholes[segment.parameter]
                 run = slice(segment.start, segment.start + segment.numel)
-                target = flat[start : start + segment.numel]
-                source = None if segment.numel == numel else run
-                self.parts[number].append(Part(source, piece.index, target))
-                start += segment.numel
-                if segment.ends:
-                    whole, shape = flat[start - numel : start], parameters[number].shape
-                    self.gradients[number] = self.arrange(number, whole, shape)
+                source = None if segment.numel == len(whole) else run
+                self.parts[segment.parameter].append(Part(source, piece.index, whole[run]))
             for place, number in enumerate(self._enders[-1]):
                 self._flag_of[number] = self._flags[-1][place]
         self.bytes: list[Bytes] = [bytes_of(payload) for payload in self.slices]

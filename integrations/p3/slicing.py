@@ -87,6 +87,19 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Where payloads lie in memory: slices one after the other in a flat array a dtype.
+
+    `totals[dtype]` counts an array's elements. Slice i's payload begins at `slices[i]`, and
+    parameter p's elements, none of another between them, at `parameters[p]` of its dtype's array.
+    """
+
+    totals: dict[str, int]
+    slices: tuple[int, ...]
+    parameters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SlicePlan:
     """Every slice of a model, in forward order; the same on every rank, or nothing may be sent.
 
@@ -129,6 +142,19 @@ class SlicePlan:
                 found[segment.parameter].append(piece.index)
         return tuple(tuple(indices) for indices in found)
 
+    def layout(self) -> Layout:
+        """How the payloads of this plan lie in memory."""
+        totals = {parameter.dtype: 0 for parameter in self.parameters}
+        slices: list[int] = []
+        parameters = [0] * len(self.parameters)
+        for piece in self.slices:
+            slices.append(at := totals[piece.dtype])
+            totals[piece.dtype] += piece.payload_numel
+            for segment in piece.segments:
+                parameters[segment.parameter] = at - segment.start
+                at += segment.numel
+        return Layout(totals, tuple(slices), tuple(parameters))
+
     def digest(self) -> bytes:
         """32 bytes that agree exactly when two plans agree (SHA-256)."""
         text = "\n".join(map(repr, (self.world_size, self.servers, *self.parameters, *self.slices)))
@@ -140,30 +166,33 @@ def make_plan(
     world_size: int,
     slice_numel: int = DEFAULT_SLICE_NUMEL,
     servers: Sequence[int] = (),
+    *,
+    pack: bool = True,
 ) -> SlicePlan:
     """Cut `parameters` into slices of at most `slice_numel` elements and place them on servers.
 
     Parameters may come in any order; slices are in forward order. Every worker serves unless
-    `servers` names who does. ValueError when `slice_numel` or `world_size` is below 1.
+    `servers` names who does. Without `pack` no two parameters share a slice. ValueError when
+    `slice_numel` or `world_size` is below 1.
     """
     if slice_numel < 1:
         raise ValueError(f"slice_numel is {slice_numel}: a slice has at least 1 element")
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}: there is at least 1 rank")
     serving = tuple(servers) or tuple(range(world_size))
-    placed = _place(_cut(parameters, slice_numel), serving)
+    placed = _place(_cut(parameters, slice_numel, pack), serving)
     return SlicePlan(tuple(parameters), tuple(placed), world_size, serving)
 
 
-def _cut(parameters: Sequence[Parameter], slice_numel: int) -> Iterator[Slice]:
+def _cut(parameters: Sequence[Parameter], slice_numel: int, pack: bool) -> Iterator[Slice]:
     order = sorted(range(len(parameters)), key=lambda number: parameters[number].layer)
-    for index, segments in enumerate(_runs(order, parameters, slice_numel)):
+    for index, segments in enumerate(_runs(order, parameters, slice_numel, pack)):
         first = parameters[segments[0].parameter]
         yield Slice(index, first.layer, first.dtype, first.itemsize, segments)
 
 
 def _runs(
-    order: Sequence[int], parameters: Sequence[Parameter], slice_numel: int
+    order: Sequence[int], parameters: Sequence[Parameter], slice_numel: int, pack: bool
 ) -> Iterator[tuple[Segment, ...]]:
     """What each slice holds, in forward order."""
     run: list[Segment] = []
@@ -184,7 +213,7 @@ def _runs(
                     before += sum(segment.numel for segment in complete)
                     yield tuple(complete)
             run = []
-            room = _room(pieces[-1].numel, before, slice_numel)
+            room = _room(pieces[-1].numel, before, slice_numel) if pack else 0
         else:
             room -= parameter.numel
         run.append(pieces[-1])

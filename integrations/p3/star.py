@@ -43,12 +43,14 @@ class Place:
 
 def place_of(environment: Mapping[str, str]) -> Place:
     """P3Error when a variable is missing or wrong."""
+    # torchrun itself listens at MASTER_PORT then.
+    taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
         place = Place(
             int(environment["RANK"]),
             int(environment["WORLD_SIZE"]),
             environment["MASTER_ADDR"],
-            int(environment["MASTER_PORT"]),
+            int(environment["MASTER_PORT"]) + taken,
         )
     except (KeyError, ValueError) as error:
         raise P3Error(

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import mxnet as mx
 import numpy as np
@@ -105,11 +106,7 @@ def trained(
 def equals_joint(optimizer: str, hybrid: bool, on_store: bool | None) -> Result:
     net, layers = trained(optimizer, hybrid, on_store)
     alone, _ = trained(optimizer, hybrid, reference=True)
-    distance = max(
-        float(np.abs(one - other).max())
-        for one, other in zip(values(net), values(alone), strict=True)
-    )
-    return {"distance": distance, "digest": digest(net), "layers": layers}
+    return {**compared(values(net), values(alone)), "layers": layers}
 
 
 def by_name(folder: str) -> Result:
@@ -135,21 +132,103 @@ def by_name(folder: str) -> Result:
     return result
 
 
-def module() -> Result:
-    """The symbolic API."""
-    random = np.random.RandomState(RANK)
-    data = mx.sym.var("data")
-    hidden = mx.sym.FullyConnected(data, num_hidden=40, name="z")
-    out = mx.sym.SoftmaxOutput(
-        mx.sym.FullyConnected(hidden, num_hidden=4, name="a"), name="softmax"
+def module(on_store: bool, fixed: list[str], reference: bool = False) -> Result:
+    """The symbolic API; its states are saved and loaded between two epochs."""
+    parts = [np.random.RandomState(rank) for rank in range(WORLD_SIZE)]
+    pictures = [part.randn(4, BATCH, 10) for part in parts]
+    wanted = [part.randint(0, 4, (4, BATCH)) for part in parts]
+    mine = range(WORLD_SIZE) if reference else [RANK]
+    source = mx.io.NDArrayIter(
+        np.concatenate([pictures[rank] for rank in mine], axis=1).reshape(-1, 10),
+        np.concatenate([wanted[rank] for rank in mine], axis=1).reshape(-1),
+        BATCH * len(mine),
     )
-    source = mx.io.NDArrayIter(random.randn(32, 10), random.randint(0, 4, 32), 8)
-    store = Dist_P3()
-    mod = mx.mod.Module(out)
-    mod.fit(source, num_epoch=2, kvstore=store, optimizer="sgd", initializer=mx.init.Xavier())
-    found = [value.asnumpy() for value in mod.get_params()[0].values()]
+    weight = mx.sym.var("z_weight", lr_mult=0.5)
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), weight, num_hidden=40, name="z")
+    hidden = mx.sym.FullyConnected(hidden, num_hidden=20, name="m")
+    out = mx.sym.FullyConnected(hidden, num_hidden=4, name="a")
+    mod = mx.mod.Module(mx.sym.SoftmaxOutput(out, name="softmax"), fixed_param_names=fixed)
+    store = None if reference else Dist_P3()
+    os.environ["MXNET_UPDATE_ON_KVSTORE"] = str(int(on_store))
+    mx.random.seed(1)
+    states = f"/dev/shm/p3-module-{os.getpid()}"
+    for epoch in range(2):
+        mod.fit(
+            source,
+            begin_epoch=epoch,
+            num_epoch=epoch + 1,
+            kvstore=store,
+            optimizer="sgd",
+            optimizer_params=OPTIMIZERS["sgd"],
+            initializer=mx.init.Xavier(),
+        )
+        mod.save_optimizer_states(states)
+        mod.load_optimizer_states(states)
+    del os.environ["MXNET_UPDATE_ON_KVSTORE"]
+    Path(states).unlink()
+    found = {name: value.asnumpy() for name, value in mod.get_params()[0].items()}
+    if store is None:
+        return found
     store.close()
-    return {"digest": hashlib.sha256(b"".join(v.tobytes() for v in found)).hexdigest()}
+    alone = module(on_store, fixed, reference=True)
+    return compared(list(found.values()), [np.asarray(alone[name]) for name in found])
+
+
+def compared(found: list[np.ndarray], alone: list[np.ndarray]) -> Result:
+    """How far `found` is from what one process had alone, and its digest."""
+    pairs = zip(found, alone, strict=True)
+    return {
+        "distance": max(float(np.abs(one - other).max()) for one, other in pairs),
+        "digest": hashlib.sha256(b"".join(value.tobytes() for value in found)).hexdigest(),
+    }
+
+
+def frozen(watched: bool) -> Result:
+    """The last layer's weight, which shares a slice where it may, rests for some steps."""
+    nets = [network(), network()]
+    store = Dist_P3()
+    if watched:
+        p3.mxnet.watch(nets[0])
+    for net, kvstore in zip(nets, [store, None], strict=True):
+        trainer = gluon.Trainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"], kvstore=kvstore)
+        weight = net[3].weight
+        for steps in range(3):
+            weight.grad_req = "null" if steps == 1 else "write"
+            train(net, trainer, range(2 * steps, 2 * steps + 2), kvstore is None)
+    store.close()
+    return compared(values(nets[0]), values(nets[1]))
+
+
+def numpy_interface() -> Result:
+    """Arrays of mx.np."""
+    mx.npx.set_np()
+    try:
+        found = [_numpy_interface(reference) for reference in (False, True)]
+    finally:
+        mx.npx.reset_np()
+    return compared(*found)
+
+
+def _numpy_interface(reference: bool) -> list[np.ndarray]:
+    mx.random.seed(1)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(30, activation="relu"), gluon.nn.Dense(4))
+    net.initialize()
+    net.hybridize()
+    store = None if reference else Dist_P3()
+    if store is not None:
+        p3.mxnet.watch(net)
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01}, kvstore=store)
+    for step in range(3):
+        x, _ = joint(step) if reference else batch(RANK, step)
+        with autograd.record():
+            loss = (net(x.as_np_ndarray()) ** 2).mean(axis=1)
+        loss.backward()
+        trainer.step(BATCH * WORLD_SIZE)
+    found = values(net)
+    if store is not None:
+        store.close()
+    return found
 
 
 def waits() -> Result:
@@ -176,14 +255,35 @@ def waits() -> Result:
 
 
 def half() -> Result:
-    """Half precision, at the store: MXNet multiplies no such matrices on a CPU."""
+    """Half precision; MXNet multiplies no such matrices on a CPU, so vectors."""
+
+    class Weighted(gluon.HybridBlock):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = self.params.get("weight", shape=(3_000,), init="ones")
+
+        def hybrid_forward(
+            self,
+            F: ModuleType,  # noqa: N803
+            x: mx.nd.NDArray,
+            weight: mx.nd.NDArray,
+        ) -> mx.nd.NDArray:
+            return F.sum(x * weight)
+
+    net = Weighted()
+    net.initialize()
+    net.cast("float16")
+    net.hybridize()
+    p3.mxnet.watch(net)
     store = Dist_P3()
-    weight = mx.nd.ones(3_000, dtype="float16")
-    weight.attach_grad()
-    store.broadcast(0, weight, [weight])
-    store.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, multi_precision=True))
+    options = {"learning_rate": 0.25, "momentum": 0.5, "multi_precision": True}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", options, kvstore=store)
     for _ in range(2):
-        store.pushpull(0, mx.nd.ones(3_000, dtype="float16") * (RANK + 0.5), out=weight)
+        with autograd.record():
+            loss = net(mx.nd.ones(3_000, dtype="float16") * (RANK + 0.5))
+        loss.backward()
+        trainer.step(1)
+    weight = net.weight.data()
     found = sorted(set(weight.asnumpy().tolist()))
     store.close()
     return {"values": found, "dtype": weight.dtype.__name__}
@@ -191,23 +291,51 @@ def half() -> Result:
 
 def refusals() -> Result:
     store = Dist_P3()
-    weight = mx.nd.zeros(10)
-    sparse = mx.nd.sparse.zeros("row_sparse", (10, 2))
-    attempts: list[Callable[[], None]] = [
-        lambda: store.broadcast(0, weight, [weight, weight]),
-        lambda: store.broadcast(0, sparse, [sparse]),
-        lambda: store.push(0, sparse),
-        lambda: store.broadcast(0, weight.astype("int32"), [weight.astype("int32")]),
-        lambda: store.set_gradient_compression({"type": "2bit"}),
-    ]
-    said = []
-    for attempt in attempts:
+    dense = gluon.nn.Dense(3, in_units=2)
+    dense.initialize()
+    twice = gluon.nn.Dense(3, in_units=2)
+    twice.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    looked_up = gluon.nn.Embedding(10, 4, sparse_grad=True)
+    looked_up.initialize()
+    sparse = gluon.Parameter("w", shape=(10, 4), stype="row_sparse", grad_stype="row_sparse")
+    sparse.initialize()
+    integers = mx.nd.zeros(3, dtype="int32")
+
+    def step(parameters: object, kvstore: object, compress: object = None) -> None:
+        gluon.Trainer(parameters, "sgd", kvstore=kvstore, compression_params=compress).step(1)
+
+    def on_two_devices() -> None:
+        out = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4, name="f")
+        mod = mx.mod.Module(out, label_names=None, context=[mx.cpu(0), mx.cpu(1)])
+        mod.bind([("data", (4, 3))])
+        mod.init_params()
+        mod.init_optimizer(store)
+
+    def naive() -> None:
+        os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
+        try:
+            Dist_P3()
+        finally:
+            del os.environ["MXNET_ENGINE_TYPE"]
+
+    attempts: dict[str, Callable[[], None]] = {
+        "devices": lambda: step(twice.collect_params(), store),
+        "devices of a module": on_two_devices,
+        "sparse gradient": lambda: step(looked_up.collect_params(), store),
+        "sparse": lambda: step([sparse], "dist_p3"),
+        "pushed": lambda: store.push(0, mx.nd.sparse.zeros("row_sparse", (10, 2))),
+        "integers": lambda: store.broadcast(0, integers, [integers]),
+        "compressed": lambda: step(dense.collect_params(), store, {"type": "2bit"}),
+        "naive": naive,
+    }
+    said = {}
+    for name, attempt in attempts.items():
         try:
             attempt()
-        except P3Error as error:
-            said.append(str(error))
+        except (P3Error, ValueError) as error:
+            said[name] = f"{type(error).__name__}: {error}"
     store.close()
-    return {"said": said}
+    return said
 
 
 def differs() -> Result:
@@ -246,6 +374,8 @@ def main() -> None:
         equals_joint,
         by_name,
         module,
+        frozen,
+        numpy_interface,
         waits,
         half,
         refusals,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -14,12 +14,16 @@ PYTHON = Path(__file__).parents[2] / ".venv-mxnet" / "bin" / "python"
 
 
 def start_mxnet(
-    program: Path, world_size: int, environment: Mapping[str, str] | None = None
+    program: Path,
+    world_size: int,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> AbstractContextManager[list[subprocess.Popen[str]]]:
     """`program` once a rank under MXNet; see `start_ranks`."""
     assert PYTHON.exists(), f"no {PYTHON}: run scripts/setup --mxnet"
     return start_ranks(
         program,
+        arguments,
         world_size=world_size,
         python=[str(PYTHON), "-W", "ignore"],
         environment={"MXNET_CPU_WORKER_NTHREADS": "1", **(environment or {})},

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from experiments import bench_mxnet
+from experiments.launch_mxnet import INTERPRETER
 from experiments.setting import parse_setting
 
-LAUNCH = Path(__file__).parents[2] / "scripts" / "launch-mxnet"
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ROOT / ".venv" / "bin" / "torchrun"
+LAUNCH = ROOT / "scripts" / "launch-mxnet"
 PROGRAM = """
 import sys
 import mxnet as mx
@@ -40,6 +43,20 @@ def test_a_program_runs_on_every_node_with_its_agent(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 has 3.0", "rank 1 has 3.0"]
     assert "no p3-agent answers" not in done.stderr
+
+
+def test_torchrun_starts_ranks_too(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    options = ["--nproc-per-node", "2", "--no-python"]
+    done = subprocess.run(
+        [TORCHRUN, *options, INTERPRETER, program, "train"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 has 3.0", "rank 1 has 3.0"]
 
 
 def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
