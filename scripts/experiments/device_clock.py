@@ -26,7 +26,7 @@ class DeviceClock:
 
     def end_forward(self) -> None:
         """Return when the layer is done."""
-        _sleep_until(self.free_at)
+        self.wait_until(self.free_at)
         self._late = time.perf_counter() - self.free_at
 
     def begin_backward(self, seconds: float) -> None:
@@ -35,12 +35,12 @@ class DeviceClock:
 
     def end_backward(self) -> None:
         """Return when the layer is done."""
-        _sleep_until(self.free_at)
+        self.wait_until(self.free_at)
         # The host's own delays are not the device's: the next forward begins when it comes.
         self._late = 0.0
 
-
-def _sleep_until(deadline: float) -> None:
-    remaining = deadline - time.perf_counter()
-    if remaining > 0:
-        time.sleep(remaining)
+    def wait_until(self, deadline: float) -> None:
+        """Return at perf_counter's `deadline`, or at once when it is over."""
+        remaining = deadline - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)

@@ -69,9 +69,11 @@ class _Emulated(torch.autograd.Function):
 _apply = cast(Callable[..., Tensor], _Emulated.apply)
 
 
-def emulated_network(emulation: Emulation, rank: int) -> nn.Module:
+def emulated_network(
+    emulation: Emulation, rank: int, clock: DeviceClock | None = None
+) -> nn.Module:
     """The network as a sequence of emulated layers; the torch seed decides its parameters."""
-    clock = DeviceClock()
+    clock = clock or DeviceClock()
     scale = 1e-3 * (rank + 1)
     return nn.Sequential(
         *(EmulatedLayer(layer, clock, scale) for layer in emulation.profile.layers)

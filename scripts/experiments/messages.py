@@ -64,7 +64,25 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     cpu_s: float
 
 
-Event = Started | Iterated | Failed | Finished | Measured
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """What a way to train has needed at most on any node, in bytes.
+
+    `beside_bytes` is all but the model's: parameters and gradients, `model_bytes` in all, once.
+    """
+
+    system: str
+    model_bytes: int
+    beside_bytes: int
+
+
+class Waited(msgspec.Struct, frozen=True, tag="waited"):
+    """The longest that rank 0's training thread waited for the GIL in one round, in seconds."""
+
+    system: str
+    longest_s: float
+
+
+Event = Started | Iterated | Failed | Finished | Measured | Held | Waited
 _decoder = msgspec.json.Decoder(Event)
 
 

@@ -80,13 +80,14 @@ def compute_s(workload: Workload) -> float:
     times: list[float] = []
     for iteration in range(CALIBRATION):
         began = time.perf_counter()
-        _step(workload, workload.model, optimizer, iteration)
+        step(workload, workload.model, optimizer, iteration)
         times.append(time.perf_counter() - began)
     # The first iteration allocates.
     return statistics.median(times[1:])
 
 
-def _step(workload: Workload, model: nn.Module, optimizer: Optimizer, iteration: int) -> float:
+def step(workload: Workload, model: nn.Module, optimizer: Optimizer, iteration: int) -> float:
+    """One iteration; its loss."""
     inputs, wanted = workload.batch(iteration)
     optimizer.zero_grad()
     loss = workload.loss(model(inputs), wanted)
@@ -103,7 +104,7 @@ def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> F
     cpu, sent = time.process_time(), process.sent_bytes()
     for iteration in range(iterations):
         starts.append(time.perf_counter())
-        losses.append(_step(workload, trained.model, trained.optimizer, iteration))
+        losses.append(step(workload, trained.model, trained.optimizer, iteration))
         if rank == 0:
             tell(Iterated(iteration, losses[-1]))
     trained.finish()

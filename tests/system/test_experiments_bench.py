@@ -10,8 +10,10 @@ from support.experiments import SCRIPTS, run
 
 from experiments import bench_shaper
 from experiments.bench_shaper import Row
+from experiments.bench_transport import Numbers
 from experiments.emulated_report import SettingRounds
-from experiments.transports import NAMES, TransportNumbers
+from experiments.training_costs import SYSTEMS
+from experiments.transports import NAMES
 
 
 def test_bench_emulated(tmp_path: Path) -> None:
@@ -33,12 +35,17 @@ def test_bench_transport(tmp_path: Path) -> None:
         *("bench_transport", "--rounds", "1", "--megabytes", "4"),
         *("--logs", tmp_path, "--json", file),
     )
-    found = msgspec.json.decode(file.read_bytes(), type=dict[str, TransportNumbers])
-    assert tuple(found) == NAMES
-    for transport in found.values():
+    found = msgspec.json.decode(file.read_bytes(), type=Numbers)
+    assert tuple(found.transports) == NAMES
+    for transport in found.transports.values():
         assert transport.gigabytes_per_s > 0
         assert transport.cpu_s_per_gb > 0
         assert transport.title in out
+    assert tuple(found.training) == SYSTEMS
+    for system in found.training.values():
+        assert system.iteration_s > 0
+        assert system.longest_gil_wait_s > 0
+        assert system.title in out
 
 
 def test_bench_shaper(tmp_path: Path) -> None:

@@ -14,13 +14,25 @@ from experiments.emulated_report import Collected
 from experiments.emulated_report import text as emulated_text
 from experiments.emulation import emulations, paper_profiles
 from experiments.inception import inception_v3
-from experiments.messages import Event, Failed, Finished, Iterated, Measured, Started, heard
+from experiments.messages import (
+    Event,
+    Failed,
+    Finished,
+    Held,
+    Iterated,
+    Measured,
+    Started,
+    Waited,
+    heard,
+)
 from experiments.outcome import Outcome, largest_difference
 from experiments.report import table
 from experiments.rounds import interleaved, spread
 from experiments.setting import parse_setting
 from experiments.sockeye import sockeye
 from experiments.systems import DEMO
+from experiments.training_costs import costs
+from experiments.training_costs import text as costs_text
 from experiments.transports import summary
 from p3.bounds import HEADER_OVERHEAD, communication_s, iteration_bound_s
 from p3_shaper.rates import RateError, parse_rate
@@ -252,3 +264,19 @@ def test_transports_are_told_by_the_gigabyte() -> None:
     assert list(found) == ["ps"]
     assert found["ps"].gigabytes_per_s == pytest.approx(0.5)
     assert found["ps"].cpu_s_per_gb == pytest.approx(2.0)
+
+
+def test_costs_of_training_are_those_beyond_training_alone_and_as_shares_of_ddps() -> None:
+    told: list[Event] = []
+    for name, cpu_s in (("alone", 1.0), ("ddp", 2.0), ("groups", 3.0), ("ps", 2.5)):
+        told.append(Measured(name, 10**9, 4.0, cpu_s))
+        told.append(Held(name, 100, round(cpu_s * 100)))
+        told += [Waited(name, 1e-3 * cpu_s), Waited(name, 1e-4)]
+    found = costs(told, nodes=2)
+    assert found["groups"].cpu_s_per_gb == pytest.approx(1.0)
+    assert found["groups"].cpu_over_ddp == pytest.approx(2.0)
+    assert found["ps"].memory_share == pytest.approx(2.5)
+    assert found["ps"].memory_over_ddp == pytest.approx(1.25)
+    assert found["ps"].longest_gil_wait_s == pytest.approx(2.5e-3)
+    assert found["alone"].cpu_over_ddp is None
+    assert "2.50 ms" in costs_text(found)
