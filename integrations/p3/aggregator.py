@@ -139,24 +139,25 @@ class Aggregator:
         if pending.following < self._workers:
             return None
         buffer = pending.total
-        assert buffer is not None
-        result = buffer[: self._slices[index].payload_bytes]
+        nbytes = self._slices[index].payload_bytes
+        if buffer is None:  # no worker but this one
+            buffer = self._take()
+            np.copyto(buffer[:nbytes], self._payloads[index])
         self._pending[index] = _Pending(last=pending.iteration)
-        return Sum(index, pending.iteration, result, buffer, self._workers)
+        return Sum(index, pending.iteration, buffer[:nbytes], buffer, self._workers)
 
     def _add(self, index: int, pending: _Pending, buffer: Bytes | None) -> None:
         """Add the next rank's contribution: `buffer`, or this rank's own payload."""
         nbytes = self._slices[index].payload_bytes
-        if pending.total is None:
-            if buffer is None:
-                buffer = self._take()
-                np.copyto(buffer[:nbytes], self._payloads[index])
+        if pending.total is not None:
+            addend = self._payloads[index] if buffer is None else buffer[:nbytes]
+            self._adders[index](pending.total[:nbytes], addend)
+            if buffer is not None:
+                self._free.append(buffer)
+        elif buffer is not None:
             pending.total = buffer
-            return
-        addend = self._payloads[index] if buffer is None else buffer[:nbytes]
-        self._adders[index](pending.total[:nbytes], addend)
-        if buffer is not None:
-            self._free.append(buffer)
+            if pending.following:  # the first was this rank's own, and a + b is b + a
+                self._adders[index](buffer[:nbytes], self._payloads[index])
 
     def _take(self) -> Bytes:
         return self._free.pop() if self._free else np.empty(self._buffer_bytes, dtype=np.uint8)

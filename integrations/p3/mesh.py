@@ -1,4 +1,4 @@
-"""Connects every rank to every other, one TCP connection a band; both ends prove the job's key.
+"""Connects every rank to every other, one TCP connection a band they need; each proves the key.
 
 A rank sends payloads on the connections that it made, and receives them on those that it accepted.
 Anyone can connect: until its proof, what comes on an accepted connection ends this connection at
@@ -8,12 +8,11 @@ most. What goes wrong on one that this rank made, to where the other is known to
 from __future__ import annotations
 
 import contextlib
-import itertools
 import secrets
 import selectors
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p3.engine import P3Error, PeerLostError, PlanMismatchError
@@ -102,13 +101,22 @@ def join(
     bands: Sequence[Band],
     *,
     timeout: float,
+    bands_with: Callable[[int], Collection[int]] | None = None,
 ) -> list[Link]:
     """Connect with all other ranks: two links a peer and band. Closes the listeners.
+
+    `bands_with(peer)` are the bands that there is something to send in to or from `peer`, 0 among
+    them for signs of life: the same at both ends. All of `bands` if not given.
 
     PlanMismatchError, PeerLostError or P3Error when a rank differs, is away, or does not come
     within `timeout` seconds; the ranks that are connected by then hear of it.
     """
-    meeting = _Meeting(identity, len(endpoints), bands, listeners, timeout)
+    peers = [peer for peer in range(len(endpoints)) if peer != identity.rank]
+    needed: dict[int, Sequence[int]] = {
+        peer: range(len(bands)) if bands_with is None else sorted(bands_with(peer))
+        for peer in peers
+    }
+    meeting = _Meeting(identity, len(endpoints), bands, needed, listeners, timeout)
     try:
         meeting.connect(endpoints)
         meeting.greet_all()
@@ -130,6 +138,7 @@ class _Meeting:
     identity: Identity
     world_size: int
     bands: Sequence[Band]
+    needed: Mapping[int, Sequence[int]]  # peer → bands
     listeners: Sequence[socket.socket]
     timeout: float
     deadline: float = field(init=False)
@@ -146,14 +155,18 @@ class _Meeting:
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout
-        peers = [peer for peer in range(self.world_size) if peer != self.identity.rank]
-        self.wanted = set(itertools.product(peers, range(len(self.bands)), (True, False)))
+        self.wanted = {
+            (peer, band, outgoing)
+            for peer, bands in self.needed.items()
+            for band in bands
+            for outgoing in (True, False)
+        }
 
     def connect(self, endpoints: Sequence[Endpoint]) -> None:
         """Each rank starts with the one after itself, so that not all call the same."""
         for step in range(1, self.world_size):
             peer = (self.identity.rank + step) % self.world_size
-            for band in self.bands:
+            for band in map(self.bands.__getitem__, self.needed[peer]):
                 address = endpoints[peer].address(band.index)
                 try:
                     sock = start_connect(address, band.dscp)

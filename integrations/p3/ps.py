@@ -78,7 +78,14 @@ class ParameterServer:
         key = rendezvous.job_key(endpoints)
         what = f"{servers_do}, workers pull" if pulls else servers_do
         identity = _identity(job, key, network, what, most_state_bytes)
-        links = mesh.join(identity, endpoints, listeners, bands, timeout=network.timeout)
+        links = mesh.join(
+            identity,
+            endpoints,
+            listeners,
+            bands,
+            timeout=network.timeout,
+            bands_with=bands_between(job),
+        )
         nodes = [endpoint.host for endpoint in endpoints]
         under_way = min(BANDS_UNDER_WAY, len(bands))
         self._loop = Loop(f"p3-ps-{job.rank}", self._ended)
@@ -283,6 +290,23 @@ class ParameterServer:
     def failed(self, error: P3Error) -> None:
         """See `transport.User`."""
         self._job.on_error(error)
+
+
+def bands_between(job: Job) -> Callable[[int], frozenset[int]]:
+    """By peer, the bands in which this rank or it may have something to send to the other.
+
+    Those of the slices that one of the two serves, for pushes as for sums; and 0, for what is
+    overdue, notes and signs of life, alone where neither serves the other.
+    """
+    served: dict[int, set[int]] = {}
+    for piece in job.plan.slices:
+        served.setdefault(piece.server, set()).add(job.schedule.push_band(piece.layer))
+
+    def bands_with(peer: int) -> frozenset[int]:
+        ends: tuple[int, ...] = (job.rank, peer) if job.plan.sends(job.rank, peer) else ()
+        return frozenset({0}.union(*(served.get(end, ()) for end in ends)))
+
+    return bands_with
 
 
 def receive_windows(

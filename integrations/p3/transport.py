@@ -91,14 +91,14 @@ class Transport:
         self._loop = loop
         self._user = user
         self._numbers = itertools.count()
-        self._outgoing: dict[int, list[Channel]] = {}
+        self._outgoing: dict[int, dict[int, Channel]] = {}  # by peer and band
         self._channels: dict[int, list[Channel]] = {}
         for link in sorted(links, key=lambda link: link.band.index):
             window = None if link.outgoing else windows.get(link.peer)
             channel = self._channel(link, window)
             self._channels.setdefault(link.peer, []).append(channel)
             if link.outgoing:
-                self._outgoing.setdefault(link.peer, []).append(channel)
+                self._outgoing.setdefault(link.peer, {})[channel.band] = channel
         self._said_bye = dict.fromkeys(self._channels, 0)
         self._ending = False
         self._timeout = timeout
@@ -115,7 +115,7 @@ class Transport:
 
     def waiting(self, peer: int) -> tuple[int, ...]:
         """How many messages to `peer` have not begun, by band."""
-        return tuple(channel.waiting for channel in self._outgoing[peer])
+        return tuple(channel.waiting for channel in self._outgoing[peer].values())
 
     def send(
         self,
@@ -141,7 +141,7 @@ class Transport:
         """What waits may be due by now; the heads are the first to be."""
         self.position = position
         for channels in self._outgoing.values():
-            for channel in channels:
+            for channel in channels.values():
                 while (head := channel.head) is not None:
                     band = self._schedule.band(head.due, position)
                     if band >= channel.band:

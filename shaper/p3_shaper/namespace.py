@@ -25,16 +25,17 @@ def socket_in(namespace: str | None, family: int, kind: int, protocol: int = 0) 
     """
     if namespace is None:
         return socket.socket(family, kind, protocol)
+    return _in_thread(lambda: enter(namespace), family, kind, protocol)
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread to `namespace`, and what it starts. Raises as `socket_in`."""
     path = Path(namespace) if "/" in namespace else _NAMED / namespace
-
-    def enter() -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _call("setns", descriptor, _CLONE_NEWNET)
-        finally:
-            os.close(descriptor)
-
-    return _in_thread(enter, family, kind, protocol)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _call("setns", descriptor, _CLONE_NEWNET)
+    finally:
+        os.close(descriptor)
 
 
 def socket_in_new(family: int, kind: int, protocol: int = 0) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 import threading
@@ -14,6 +15,7 @@ from queue import Queue
 import pytest
 import torch
 
+from p3.adopt import socket_inodes
 from p3.engine import Job, Network, P3Error, PeerLostError, PlanMismatchError
 from p3.ps import ParameterServer, receive_windows
 from p3.rendezvous import Endpoint
@@ -179,6 +181,15 @@ def test_small_worlds(world: int) -> None:
         assert all(map(torch.equal, ranks[-1].payloads, sums))
 
 
+def bands_of(one: Rank, other: Rank) -> int:
+    """How many bands two ranks need between them: one to know that the other is there."""
+    plan, schedule = one.job.plan, one.job.schedule
+    pair = {one.job.rank, other.job.rank}
+    if pair in ({0, 1}, {2, 3}) and not pair & set(plan.servers) & {0, 1}:
+        return 1
+    return len({0} | {schedule.push_band(p.layer) for p in plan.slices if p.server in pair})
+
+
 @pytest.mark.native_threads
 @pytest.mark.parametrize("servers", [(0,), (1, 2), (2, 3)])
 def test_ranks_that_only_work_and_ranks_that_only_serve(servers: tuple[int, ...]) -> None:
@@ -186,10 +197,14 @@ def test_ranks_that_only_work_and_ranks_that_only_serve(servers: tuple[int, ...]
     assert {piece.server for piece in plan.slices} == set(servers)
     members = [Rank(rank, plan) for rank in range(plan.members)]
     workers = members[:2]
+    before = socket_inodes()
     opened = open_all(members)
     engines = [engine for engine in opened if isinstance(engine, ParameterServer)]
     try:
         assert len(engines) == len(members), opened
+        # Both ends are in this process, and each direction has its connections.
+        pairs = list(itertools.combinations(members, 2))
+        assert len(socket_inodes() - before) == 4 * sum(bands_of(*pair) for pair in pairs)
         for iteration in range(3):
             sums = fill(workers, iteration)
             at_once(workers, iteration)

@@ -9,11 +9,13 @@ import pytest
 from support.experiments import SCRIPTS, run
 
 from experiments import bench_shaper
+from experiments.bench_ranks import ENGINES
 from experiments.bench_shaper import Row
 from experiments.bench_transport import Numbers
 from experiments.emulated_report import SettingRounds
 from experiments.training_costs import SYSTEMS
 from experiments.transports import NAMES
+from p3_shaper.bands import default_table
 
 
 def test_bench_emulated(tmp_path: Path) -> None:
@@ -46,6 +48,21 @@ def test_bench_transport(tmp_path: Path) -> None:
         assert system.iteration_s > 0
         assert system.longest_gil_wait_s > 0
         assert system.title in out
+
+
+def test_bench_ranks() -> None:
+    """The counts that docs/engines.md states."""
+    lines = run("bench_ranks", "--ranks", "3").splitlines()[-2:]
+    for line, engine in zip(lines, ENGINES, strict=True):
+        name, *numbers, _, alike = line.split()
+        ranks, bands, threads, sockets, left = map(int, numbers)
+        assert (name, ranks, left, alike) == (engine, 3, 0, "yes")
+        assert 1 < bands <= len(default_table())
+        if engine == "groups":
+            assert (threads, sockets) == (3 + 4 * bands, (bands + 2) * 2 + 1)
+        else:
+            assert threads == 2
+            assert sockets <= 2 * bands * 2
 
 
 def test_bench_shaper(tmp_path: Path) -> None:
