@@ -17,7 +17,7 @@ from p3_agent import client
 from p3_agent.messages import ControlError
 
 AGENT = str(Path(sys.executable).with_name("p3-agent"))
-PATIENCE = 20.0
+PATIENCE = 60.0
 _numbers = itertools.count(1)
 
 
@@ -114,12 +114,16 @@ class Place:
 
     @contextmanager
     def starting(
-        self, *command: str, environment: Mapping[str, str] | None = None, ready: str = "ready"
+        self,
+        *command: str,
+        environment: Mapping[str, str] | None = None,
+        ready: str = "ready",
+        stdin: int = subprocess.DEVNULL,
     ) -> Iterator["Agent"]:
         """The same of another program, which says that it is `ready` on its standard output."""
         with subprocess.Popen(
             ["ip", "netns", "exec", self.name, *command],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**self.environment, **(environment or {})},

@@ -1,9 +1,11 @@
 """SIGHUP: the config is read anew and applied in place, or refused and the old one stays."""
 
+import os
+import pty
 import signal
 
 import pytest
-from agent.running import Agent, Place, send
+from agent.running import AGENT, Agent, Place, send
 
 from p3_agent import client
 from p3_agent.messages import Status
@@ -98,6 +100,15 @@ def test_options_still_win_and_a_rate_that_was_set_ends(here: Place) -> None:
         agent.await_line("reloaded: eth0: htb at 200mbit")
         assert status(here).classes[-1].guarantee == 50_000_000
         assert agent.stop() == 0
+
+
+def test_at_a_terminal_a_hang_up_is_its_end(here: Place) -> None:
+    before = here.shown()
+    master, slave = pty.openpty()
+    command = (AGENT, "run", *here.options, "--config", here.config(OLD))
+    with os.fdopen(master), os.fdopen(slave), here.starting(*command, stdin=slave) as agent:
+        assert agent.stop(signal.SIGHUP) == 0
+    assert here.shown() == before
 
 
 def test_nothing_is_reloaded_under_another_root(here: Place) -> None:

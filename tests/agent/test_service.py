@@ -48,7 +48,7 @@ class Manager:
             ["nsenter", f"--target={self.pid}", "--pid", "--mount", "--cgroup", *command],
             capture_output=True,
             text=True,
-            timeout=3 * PATIENCE,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -78,7 +78,7 @@ def systemd(here: Place, units: Path) -> Iterator[Manager]:
     """A systemd of its own processes in the namespace, which knows these `units` alone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(here.directory / "told"))
-        told.settimeout(3 * PATIENCE)
+        told.settimeout(PATIENCE)
         unshare = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
         boot = ("--cgroup", "sh", "-ec", BOOT, str(units), str(here.directory / "told"))
         with subprocess.Popen(
@@ -147,7 +147,7 @@ def test_systemd_starts_reloads_watches_and_stops_it(here: Place) -> None:
         manager.await_status("eth0: htb at 150mbit")
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as job:
-            job.settimeout(3 * PATIENCE)
+            job.settimeout(PATIENCE)
             job.connect(str(CONTROL))
             job.sendall(encode(RegisterJob("training")))
             assert job.recv(MAX_REPLY)

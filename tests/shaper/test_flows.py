@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from support.cases import case
 from support.flows import FAMILIES, MEGABYTE, Flow
 
 from p3_shaper.bands import Band, BandTable, default_table
@@ -21,6 +22,7 @@ from p3_shaper.tcmessage import TC_ROOT, Verb
 from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, prio_tree
 
 RATE = parse_rate("200mbit")
+WINDOWS = 6
 TABLE = default_table()
 SIXTEEN = BandTable(tuple(range(5, 21)))
 FIFTEEN = BandTable(SIXTEEN.dscps[:15])
@@ -56,7 +58,11 @@ async def compete(
     *,
     guaranteed: bool,
 ) -> None:
-    """The first of two bands has 95 % while both have a backlog, and then the second the link."""
+    """The first of two bands has 95 % while both have a backlog, and then the second the link.
+
+    On a busy machine its sender may be late, and then the second has its turn: the best of some
+    windows counts. Without an order each would have about half of every window.
+    """
     node, peer = pair.nodes
     netlink, index, tree = place
     high, low = bands
@@ -64,17 +70,20 @@ async def compete(
         await lower.arrived(4 * MEGABYTE)
         async with Flow.between(node, peer, family, high.tos) as higher:
             await higher.arrived(1 * MEGABYTE)  # both have a backlog by now
-            before = await netlink.statistics(index)
-            await higher.arrived(12 * MEGABYTE)
-            after = await netlink.statistics(index)
-            assert after[tree.bands[low.index]].backlog > 0
+            found: list[float] = []
+            while len(found) < WINDOWS and max(found, default=0.0) < 0.95:
+                before = await netlink.statistics(index)
+                await higher.arrived(8 * MEGABYTE)
+                after = await netlink.statistics(index)
+                assert after[tree.bands[low.index]].backlog > 0
+                above, below = (
+                    after[classid].bytes - before[classid].bytes
+                    for classid in (tree.bands[high.index], tree.bands[low.index])
+                )
+                found.append(above / (above + below))
+            assert max(found) >= 0.95
             if guaranteed:
                 await lower.arrived(100_000)
-        above, below = (
-            after[classid].bytes - before[classid].bytes
-            for classid in (tree.bands[high.index], tree.bands[low.index])
-        )
-        assert above >= 0.95 * (above + below)
         await lower.arrived(4 * MEGABYTE)
 
 
@@ -95,9 +104,8 @@ def test_a_higher_band_takes_95_percent_and_the_lower_one_recovers(
     [("prio", TABLE), ("prio", FIFTEEN), ("htb+prio", TABLE), ("htb+prio", SIXTEEN)],
     ids=["prio", "prio of 16 classes", "htb+prio", "htb+prio of 16 bands"],
 )
-@FAMILIES
 def test_a_higher_band_of_prio_takes_95_percent_and_the_lower_one_recovers(
-    pair: Pair, family: socket.AddressFamily, kind: str, table: BandTable
+    pair: Pair, kind: str, table: BandTable
 ) -> None:
     """Where there are more bands than HTB can order, two neighbours beyond those."""
     node = pair.nodes[0]
@@ -113,7 +121,9 @@ def test_a_higher_band_of_prio_takes_95_percent_and_the_lower_one_recovers(
                 tree = htb_prio_tree(table, RATE, link.limits)
                 await netlink.ensure(link.index, tree)
             place = (netlink, link.index, tree)
-            await compete(pair, family, place, (high, table.bands[-1]), guaranteed=False)
+            for family in (socket.AF_INET, socket.AF_INET6):
+                with case(family):
+                    await compete(pair, family, place, (high, table.bands[-1]), guaranteed=False)
 
     asyncio.run(work())
 

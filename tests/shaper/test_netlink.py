@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from support.cases import case
 
 from p3_shaper.bands import BandTable, default_table
 from p3_shaper.cluster import Node, Pair
@@ -141,20 +142,23 @@ filter add dev eth0 parent 7033: protocol all prio 18 u32 match u32 0 0 flowid 7
 
 
 @pytest.mark.needs_kinds("prio")
-@pytest.mark.parametrize(
-    ("kind", "bands"),
-    [("prio", 1), ("prio", 7), ("prio", 15), ("htb+prio", 2), ("htb+prio", 7), ("htb+prio", 16)],
-)
-def test_prio_trees_read_back_as_applied(pair: Pair, kind: str, bands: int) -> None:
-    """From the fewest to the most that the kernel allows; in mode prio one more is unmarked's."""
+def test_prio_trees_read_back_as_applied(pair: Pair) -> None:
+    """From the fewest to the most that the kernel allows; in mode prio one more is unmarked's.
+
+    Each is made where the one before is, with more or fewer bands, or of another kind.
+    """
 
     async def work() -> None:
         async with device(pair.nodes[0]) as (netlink, link):
-            table = BandTable(tuple(range(5, 5 + bands)))
-            tree = prio_tree(table) if kind == "prio" else htb_prio_tree(table, RATE, link.limits)
-            await netlink.ensure(link.index, tree)
-            assert await netlink.observe(link.index) == tree
-            assert await netlink.ensure(link.index, tree) == []
+            for bands, of_htb in ((1, 2), (15, 16), (7, 7)):
+                for tree in (
+                    prio_tree(BandTable(tuple(range(5, 5 + bands)))),
+                    htb_prio_tree(BandTable(tuple(range(5, 5 + of_htb))), RATE, link.limits),
+                ):
+                    with case(f"{len(tree.bands)} bands below {tree.root}"):
+                        await netlink.ensure(link.index, tree)
+                        assert await netlink.observe(link.index) == tree
+                        assert await netlink.ensure(link.index, tree) == []
 
     asyncio.run(work())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.cases import case
 from support.rawtc import raw
 
 from p3_shaper.bands import default_table
@@ -22,6 +23,7 @@ qdisc add dev eth0 root handle 1: htb default 30
 class add dev eth0 parent 1: classid 1:1 htb rate 100mbit burst 15k
 class add dev eth0 parent 1:1 classid 1:30 htb rate 1mbit ceil 100mbit
 """
+CLEAR = ["tc", "qdisc", "del", "dev", "eth0", "root"]
 TREES = {
     "default": "",
     "htb": """
@@ -161,9 +163,11 @@ def test_a_tree_comes_back_byte_for_byte(pair: Pair, lines: str) -> None:
 
 
 @pytest.mark.second_kernel
-@pytest.mark.parametrize("name", TREES_OF_THE_SECOND_KERNEL)
-def test_a_tree_of_another_kind_comes_back_byte_for_byte(pair: Pair, name: str) -> None:
-    asyncio.run(comes_back(pair.nodes[0], TREES_OF_THE_SECOND_KERNEL[name]))
+def test_trees_of_other_kinds_come_back_byte_for_byte(pair: Pair) -> None:
+    for name, lines in TREES_OF_THE_SECOND_KERNEL.items():
+        with case(name):
+            asyncio.run(comes_back(pair.nodes[0], lines))
+            pair.nodes[0].run(CLEAR)
 
 
 @pytest.mark.second_kernel
@@ -211,9 +215,11 @@ def test_what_could_not_come_back_is_refused_before_anything_changes(
 
 
 @pytest.mark.second_kernel
-@pytest.mark.parametrize("lines", REFUSED_IN_THE_SECOND_KERNEL, ids=["red", "jitter", "slot"])
-def test_other_kinds_that_could_not_come_back_are_refused(pair: Pair, lines: str) -> None:
-    asyncio.run(refused(pair.nodes[0], lines, REFUSED_IN_THE_SECOND_KERNEL[lines]))
+def test_other_kinds_that_could_not_come_back_are_refused(pair: Pair) -> None:
+    for lines, reason in REFUSED_IN_THE_SECOND_KERNEL.items():
+        with case(lines):
+            asyncio.run(refused(pair.nodes[0], lines, reason))
+            pair.nodes[0].run(CLEAR)
 
 
 def test_actions_and_kinds_that_nobody_has_tried_are_refused() -> None:

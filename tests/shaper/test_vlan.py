@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 
 import pytest
+from support.cases import case
 from support.flows import Flow
 
 from p3_shaper.bands import default_table
 from p3_shaper.cli import main
 from p3_shaper.cluster import Pair
+from p3_shaper.cluster_nodes import batch
 from p3_shaper.netlink import open_netlink
 from p3_shaper.rates import parse_rate
 from p3_shaper.tree import htb_tree
@@ -27,28 +28,25 @@ def address(family: int, index: int) -> str:
 
 
 @pytest.fixture
-def tagged(pair: Pair) -> Iterator[Pair]:
+def tagged(pair: Pair) -> Pair:
     """Two nodes that have VLAN 10 of eth0 as eth0.10, with addresses."""
     for node in pair.nodes:
-        for line in (
+        lines = (
             "link add link eth0 name eth0.10 type vlan id 10",
             "link set eth0.10 addrgenmode none up",
             f"address add {address(4, node.index)}/24 dev eth0.10",
             f"address add {address(6, node.index)}/64 dev eth0.10 nodad",
-        ):
-            node.run(["ip", *line.split()])
-    yield pair
+        )
+        batch("ip", lines, node.name)
+    return pair
 
 
 @DEVICES
-@pytest.mark.parametrize("family", [4, 6])
-def test_marked_frames_and_acknowledgements_find_their_bands(
-    tagged: Pair, device: str, family: int
-) -> None:
+def test_marked_frames_and_acknowledgements_find_their_bands(tagged: Pair, device: str) -> None:
     node, peer = tagged.nodes
     low = TABLE.bands[-1]
 
-    async def work() -> None:
+    async def work(family: int) -> None:
         async with open_netlink(node.name) as netlink:
             link = await netlink.link(device)
             tree = htb_tree(TABLE, parse_rate("200mbit"), link.limits)
@@ -64,18 +62,26 @@ def test_marked_frames_and_acknowledgements_find_their_bands(
             packets = both[tree.bands[0]].packets - sent[tree.bands[0]].packets
             assert packets > 20
             assert both[tree.bands[0]].bytes - sent[tree.bands[0]].bytes < 128 * packets
+        node.run(["tc", "qdisc", "del", "dev", device, "root"])
 
-    asyncio.run(work())
+    for family in (4, 6):
+        with case(f"IPv{family}"):
+            asyncio.run(work(family))
 
 
 @DEVICES
-@pytest.mark.parametrize("way", [[], ["--ingress"]], ids=["out", "in"])
-def test_p3_shape_limits_what_a_vlan_carries(tagged: Pair, device: str, way: list[str]) -> None:
+def test_p3_shape_limits_what_a_vlan_carries(tagged: Pair, device: str) -> None:
+    for way in ([], ["--ingress"]):
+        with case(way):
+            limits_what_a_vlan_carries(tagged, device, way)
+
+
+def limits_what_a_vlan_carries(tagged: Pair, device: str, way: list[str]) -> None:
     node, peer = tagged.nodes
     here, there = (peer, node) if way else (node, peer)
 
     def shown() -> str:
-        links = node.run(["ip", "-br", "link"]).stdout
+        links = node.run(["ls", "/sys/class/net"]).stdout
         return links + node.run(["tc", "qdisc", "show"]).stdout
 
     async def send(family: int) -> None:
