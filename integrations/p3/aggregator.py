@@ -24,7 +24,7 @@ class ContributionError(ValueError):
 class Sum:
     """A slice's sum on its way; `payload` is valid until all `readers` have released it.
 
-    It is for all workers, or for `worker` alone.
+    It is for all workers, or for `worker` alone. `encoded` is what travels, if not `payload`.
     """
 
     index: int
@@ -33,6 +33,7 @@ class Sum:
     buffer: Bytes
     readers: int
     worker: int | None = None
+    encoded: Bytes | None = None
 
 
 @dataclass(slots=True)

@@ -62,6 +62,7 @@ class ParameterServer:
         most_state_bytes: Sequence[int] = (),
     ) -> None:
         self._job = job
+        self._most_state_bytes = most_state_bytes
         self._slices = job.plan.slices
         self._works = job.rank < job.plan.world_size
         self._views = [payload.data for payload in job.payloads]
@@ -77,7 +78,7 @@ class ParameterServer:
         listeners, endpoints = rendezvous.announce(exchange, here, bands, port=port)
         key = rendezvous.job_key(endpoints)
         what = f"{servers_do}, workers pull" if pulls else servers_do
-        identity = _identity(job, key, network, what, most_state_bytes)
+        identity = _identity(job, key, network, what, self._table())
         links = mesh.join(
             identity,
             endpoints,
@@ -127,7 +128,22 @@ class ParameterServer:
         kind = Aggregator if job.trace is None else partial(TracedAggregator, job.trace)
         return kind(job.plan, job.rank, job.payloads, job.adders)
 
+    def _table(self) -> SliceTable:
+        plan = self._job.plan
+        return SliceTable(
+            sizes=[piece.payload_bytes for piece in plan.slices],
+            servers=[piece.server for piece in plan.slices],
+            world_size=plan.members,
+            states=self._most_state_bytes,
+        )
+
     # In the loop's thread
+
+    def _push_view(self, index: int) -> memoryview:
+        return self._views[index]
+
+    def _sum_view(self, total: Sum) -> memoryview:
+        return total.payload.data
 
     def _close(self) -> None:
         """What others have yet to ask for is kept for them until they have, or are gone."""
@@ -153,7 +169,7 @@ class ParameterServer:
                 index=index,
                 iteration=iteration,
                 due=due,
-                view=self._views[index],
+                view=self._push_view(index),
             )
 
     def _deliver(self, total: Sum | None) -> None:
@@ -190,7 +206,7 @@ class ParameterServer:
             index=total.index,
             iteration=total.iteration,
             due=self._job.schedule.due(total.iteration, self._slices[total.index].layer),
-            view=total.payload.data,
+            view=self._sum_view(total),
             on_sent=partial(self._aggregator.release, total),
         )
 
@@ -331,7 +347,7 @@ def receive_windows(
 
 
 def _identity(
-    job: Job, key: bytes, network: Network, servers_do: str, most_state_bytes: Sequence[int]
+    job: Job, key: bytes, network: Network, servers_do: str, slices: SliceTable
 ) -> mesh.Identity:
     cuts = ",".join(map(str, job.schedule.cuts))
     dscps = ",".join(map(str, job.table.dscps))
@@ -342,10 +358,5 @@ def _identity(
         settings=f"DSCPs {dscps}, bands cut at layers {cuts}, order by {job.schedule.order}, "
         f"timeout {network.timeout:g} s, "
         f"{sys.byteorder}-endian, servers {servers_do}",
-        slices=SliceTable(
-            sizes=[piece.payload_bytes for piece in job.plan.slices],
-            servers=[piece.server for piece in job.plan.slices],
-            world_size=job.plan.members,
-            states=most_state_bytes,
-        ),
+        slices=slices,
     )

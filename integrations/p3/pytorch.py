@@ -20,7 +20,7 @@ from p3.agreement import NoAgentWarning, check_same
 from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
 from p3.engine import Engine, Network, P3Error, PeerLostError, PlanMismatchError
-from p3.engines import EngineKind, EngineName, EngineOptions, choose_engine
+from p3.engines import NO_CODEC, EngineKind, EngineName, EngineOptions, choose_engine
 from p3.gradients import OverlapWarning, refuse_others
 from p3.meter import Statistics
 from p3.module_hooks import ModuleHooks, Options, Update
@@ -59,6 +59,7 @@ def distribute(
     bands: BandTable | None = None,
     servers: Sequence[int] = (),
     update: Update = "worker",
+    codec: str = NO_CODEC,
     broadcast_buffers: bool = True,
     timeout: float = Network.timeout,
     interface: str | None = None,
@@ -77,6 +78,8 @@ def distribute(
     slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
     call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
     slices and hold their state; the optimizer must be one of torch's that work by element.
+    `codec` has slices travel encoded, in "ps" alone: "fp16", "bf16", "qsgd8", "1bit", "topk"
+    (docs/codecs.md).
     `broadcast_buffers` has rank 0's buffers replace all others' with every step().
     A rank that gives no sign of life for `timeout` seconds (1 or more) ends training on all; one
     that computes, or whose script is being debugged, does give them (docs/failures.md).
@@ -101,7 +104,7 @@ def distribute(
     servers = tuple(servers)
     check_servers(servers, dist.get_world_size())
     updates = check_update(update, optimizer)
-    kind = choose_engine(engine, dist.get_world_size(), servers, updates=updates)
+    kind = choose_engine(engine, dist.get_world_size(), servers, updates=updates, codec=codec)
     check_optimizer(optimizer)
     check_modules(model)
     timeline = open_trace(trace, dist.get_rank(), dist.get_world_size())
@@ -109,12 +112,12 @@ def distribute(
     check_parameters(zip(names, parameters, strict=True))
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
-    chosen = (servers, update, broadcast_buffers, timeout)
+    chosen = (servers, update, broadcast_buffers, timeout, codec)
     what = repr((shapes, names, type(optimizer), chosen)).encode()
     check_same(exchange_over_default_group, "model", what)
     replicate(tensor for _, tensor in tensors)
     kind = kind if timeline is None else timeline.traced(kind)
-    engine_options = EngineOptions(port_buffer, Network(timeout, interface))
+    engine_options = EngineOptions(port_buffer, Network(timeout, interface), codec)
     options = Options(kind, engine_options, slice_numel, bands, servers, update, broadcast_buffers)
     hooks = ModuleHooks(model, optimizer, parameters, names, options)
     if timeline is not None:

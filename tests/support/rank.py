@@ -11,6 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 from support import (
+    coded,
     compared,
     kinds,
     loops,
@@ -32,6 +33,7 @@ SCENARIOS = {
     **normed.SCENARIOS,
     **uneven.SCENARIOS,
     **compared.SCENARIOS,
+    **coded.SCENARIOS,
 }
 
 

@@ -64,6 +64,8 @@ SENDING = {
 class SliceTable:
     """What payloads there are: slice i has `sizes[i]` bytes and is summed by rank `servers[i]`.
 
+    Its sum has `sum_sizes[i]` bytes where these are given.
+
     `states[i]` is the most bytes that the optimizer's state of slice i may have; empty where
     servers do not update.
     """
@@ -72,6 +74,11 @@ class SliceTable:
     servers: Sequence[int]
     world_size: int
     states: Sequence[int] = ()
+    sum_sizes: Sequence[int] = ()
+
+    def size(self, kind: FrameType, index: int) -> int:
+        """Bytes of a PUSH or SUM of slice `index`."""
+        return (self.sum_sizes or self.sizes)[index] if kind is FrameType.SUM else self.sizes[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +209,7 @@ class Connection:
         if kind not in PAYLOADS:
             raise LocalError(f"{kind.name} carries no payload")
         self._send(kind)
-        return Header(kind, index, iteration, self._slices.sizes[index]).encode()
+        return Header(kind, index, iteration, self._slices.size(kind, index)).encode()
 
     def note(self, kind: FrameType, index: int, iteration: int, length: int) -> bytes:
         """The header of one of `NOTES`; `length` bytes must follow it."""
@@ -341,10 +348,11 @@ class Connection:
         what = f"{header.type.name} of slice {header.index}"
         if header.index >= len(slices.sizes):
             raise RemoteError(ErrorCode.PROTOCOL, f"{what}: there are {len(slices.sizes)} slices")
-        if header.length != slices.sizes[header.index]:
+        size = slices.size(header.type, header.index)
+        if header.length != size:
             raise RemoteError(
                 ErrorCode.PROTOCOL,
-                f"{what} has {header.length} bytes, not {slices.sizes[header.index]}",
+                f"{what} has {header.length} bytes, not {size}",
             )
         server = slices.servers[header.index]
         addressed = self._hello.rank if header.type is FrameType.PUSH else self.peer
