@@ -35,7 +35,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     applied, in seconds of one clock; `losses` one an iteration, of the rank's own batches;
     `compute_s` an iteration's seconds without communication; `sent_bytes` what the node's device
     sent, headers and all, and `payload_bytes` what the engine handed over (0 if it does not
-    say); `cpu_s` processor seconds of the training; `digest` is the SHA-256 of the parameters.
+    say); `cpu_s` processor seconds of the training; `digest` is the SHA-256 of the parameters;
+    `accuracies` are those on the way, where they were asked for.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     sent_bytes: int
     payload_bytes: int
     cpu_s: float
+    accuracies: list[float] = []
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):

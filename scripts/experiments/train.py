@@ -96,9 +96,15 @@ def step(workload: Workload, model: nn.Module, optimizer: Optimizer, iteration: 
     return float(loss.detach())
 
 
-def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> Finished:
-    """Train and measure; every rank calls it at the same time. `compute_s` is left 0."""
+def train(
+    rank: int, workload: Workload, trained: Trained, iterations: int, evaluate_every: int = 0
+) -> Finished:
+    """Train and measure; every rank calls it at the same time. `compute_s` is left 0.
+
+    Accuracy is measured every so many iterations, if any, which takes time.
+    """
     starts: list[float] = []
+    accuracies: list[float] = []
     losses: list[float] = []
     dist.barrier()
     cpu, sent = time.process_time(), process.sent_bytes()
@@ -107,6 +113,9 @@ def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> F
         losses.append(step(workload, trained.model, trained.optimizer, iteration))
         if rank == 0:
             tell(Iterated(iteration, losses[-1]))
+        if workload.accuracy and evaluate_every and (iteration + 1) % evaluate_every == 0:
+            trained.finish()
+            accuracies.append(workload.accuracy(workload.model))
     trained.finish()
     ended = time.perf_counter()
     dist.barrier()
@@ -123,6 +132,7 @@ def train(rank: int, workload: Workload, trained: Trained, iterations: int) -> F
         sent_bytes=process.sent_bytes() - sent,
         payload_bytes=trained.payload_bytes(),
         cpu_s=time.process_time() - cpu,
+        accuracies=accuracies,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.launch import LaunchError
 from experiments.messages import Event, Iterated
-from experiments.reproduce import outputs, paper, plans
+from experiments.reproduce import accuracy, outputs, paper, plans
 from experiments.reproduce.measure import Measuring, Progress, Turn, turns
 from experiments.reproduce.plans import Choice
 from experiments.reproduce.points import Store, StoreError
@@ -20,11 +20,14 @@ from p3.systems import SYSTEMS
 from p3_shaper.cluster import ClusterError
 
 _MEASUREMENTS = "measurements.jsonl"
+ACCURACY = "accuracy"
+LESSON = 150
+"""Iterations of `accuracy`: 30 epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for."""
+    """What the user asked for; no figures stand for `accuracy`."""
 
     figures: tuple[str, ...]
     choice: Choice
@@ -35,7 +38,7 @@ class Options:
 def parse(arguments: Sequence[str]) -> Options:
     """Options from the command line; SystemExit with status 2 for what makes no sense."""
     parser = argparse.ArgumentParser(prog="reproduce", description=__doc__)
-    parser.add_argument("figure", choices=(*plans.FIGURES, "all"))
+    parser.add_argument("figure", choices=(*plans.FIGURES, "all", ACCURACY))
     parser.add_argument("--models", nargs="+", choices=paper.MODELS, metavar="MODEL")
     parser.add_argument("--rates", nargs="+", type=float, metavar="GBIT", help="figure 7's")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
@@ -80,7 +83,10 @@ def _options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> Opt
         chosen.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out {chosen.out}: {error.strerror}; choose another folder")
-    figures = tuple(plans.FIGURES) if chosen.figure == "all" else (chosen.figure,)
+    if chosen.figure == ACCURACY:
+        figures: tuple[str, ...] = ()
+    else:
+        figures = tuple(plans.FIGURES) if chosen.figure == "all" else (chosen.figure,)
     return Options(figures, replace(choice, **given), chosen.quick, chosen.out)
 
 
@@ -134,6 +140,8 @@ class Shown(Progress):
 def main() -> int:
     """The command; 1 when something failed, after what was measured until then is written."""
     options = parse(sys.argv[1:])
+    if not options.figures:
+        return _accuracy(options)
     store = Store(options.out / _MEASUREMENTS)
     figures = {
         name: plans.FIGURES[name](options.choice, quick=options.quick) for name in options.figures
@@ -161,3 +169,16 @@ def _measure(measuring: Measuring, blocks: Sequence[Sequence[Turn]]) -> str:
     except KeyboardInterrupt:
         return "interrupted"
     return ""
+
+
+def _accuracy(options: Options) -> int:
+    given = options.choice.iterations
+    own = (plans.EVERYTHING.iterations, plans.QUICK.iterations)
+    iterations = LESSON if given in own else given
+    try:
+        for path in accuracy.run(options.out, iterations, options.choice.systems):
+            print(path)
+    except (ClusterError, LaunchError) as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -16,7 +16,6 @@ import msgspec
 
 from experiments import launch
 from experiments.messages import Event, Finished
-from experiments.reproduce.points import Point
 from p3_shaper.cluster import Cluster, Node
 from p3_shaper.rates import Rate
 
@@ -27,7 +26,8 @@ class Fleet:
     Raises ClusterError and launch.LaunchError; after the latter the fleet is of no more use.
     """
 
-    def __init__(self, nodes: int, logs: Path) -> None:
+    def __init__(self, nodes: int, logs: Path, module: str = "experiments.reproduce.rank") -> None:
+        self._module = module
         self._logs = logs
         self._cluster = Cluster(nodes, Rate(1_000_000_000))
         self._exits = ExitStack()
@@ -38,7 +38,7 @@ class Fleet:
             around = launch.surroundings(self._cluster, self._logs, None)
             self._around = exits.enter_context(around)
             interpreter = Path(sys.executable)
-            program = launch.Program("rank", "experiments.reproduce.rank", (), interpreter)
+            program = launch.Program("rank", self._module, (), interpreter)
             self._run = launch.start(self._cluster, program, self._around, input_lines=True)
             self._exits = exits.pop_all()
         return self
@@ -68,7 +68,7 @@ class Fleet:
         with launch.agents(self._around, self._cluster, rate):
             yield
 
-    def measure(self, point: Point, on_event: Callable[[Event], None]) -> list[Finished]:
-        """Every rank's result of one training, in rank order."""
+    def tell(self, what: msgspec.Struct, on_event: Callable[[Event], None]) -> list[Finished]:
+        """Every rank's result of what `what` asks for, in rank order."""
         self._run.on_event = on_event
-        return launch.finished(self._run.tell(msgspec.json.encode(point).decode()))
+        return launch.finished(self._run.tell(msgspec.json.encode(what).decode()))

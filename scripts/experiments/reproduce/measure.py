@@ -136,7 +136,7 @@ def measure(fleet: Fleet, turn: Turn, on_event: Callable[[Event], None]) -> Meas
     """One turn on a fleet whose links and agents are as its point wants them."""
     point = turn.point
     with sampled(fleet.first, point.rate, agents=point.kind.uses_bands) as series:
-        outcome = Outcome(tuple(fleet.measure(point, on_event)))
+        outcome = Outcome(tuple(fleet.tell(point, on_event)))
     return _measurement(turn, outcome, series)
 
 
