@@ -121,7 +121,7 @@ def test_a_links_use() -> None:
     # 1 Mbit/s for 10 ms, nothing for 30 ms; of 2 Mbit/s, which stand for 20 Gbit/s.
     totals = [0, 1250, 1250, 1250, 1250]
     samples = [Sample(0.01 * place, total, (total, 0)) for place, total in enumerate(totals)]
-    use = Series(samples).use(Rate(2_000_000), 10_000, 0.0, 1.0)
+    use = Series(0.01, samples).use(Rate(2_000_000), 10_000, 0.0, 1.0)
     assert use.mean_gbit == pytest.approx(2.5)
     assert use.idle == pytest.approx(0.75)
     assert use.bands == pytest.approx([2.5, 0])

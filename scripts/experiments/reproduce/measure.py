@@ -135,7 +135,8 @@ class Measuring:
 def measure(fleet: Fleet, turn: Turn, on_event: Callable[[Event], None]) -> Measurement:
     """One turn on a fleet whose links and agents are as its point wants them."""
     point = turn.point
-    with sampled(fleet.first, point.rate, agents=point.kind.uses_bands) as series:
+    agents = point.kind.uses_bands
+    with sampled(fleet.first, point.rate, point.sample_s, agents=agents) as series:
         outcome = Outcome(tuple(fleet.tell(point, on_event)))
     return _measurement(turn, outcome, series)
 

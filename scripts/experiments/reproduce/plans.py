@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from experiments.emulation import PAPER_SAMPLES_PER_S
 from experiments.reproduce import paper
@@ -16,8 +18,11 @@ SCALES = {"vgg19": 20}
 """Where nothing else is asked for; SCALE for all others. Larger for more bytes: 4 nodes' bytes are
 copied by few processors."""
 SCALE = 10
-LEAST_SLICE = {"server": 25_000, "ring": 200_000}
-"""Elements; a ring's slice costs 2 (N - 1) messages, each with its wake-ups."""
+LEAST_SLICE = {"server": 50_000, "ring": 400_000}
+"""Elements: the engines' own sizes, the best for a processor at any scale."""
+SAMPLE_S = 0.1
+FINE_SAMPLE_S = 0.01
+"""Figure 8's, as the paper has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ EVERYTHING = Choice(
     buffers=(SHALLOW_PORT, DEEP_PORT),
     nodes=(1, 2, 4, 8, 16),
     slices=(5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000),
-    iterations=10,
+    iterations=13,
     repeats=3,
 )
 QUICK = Choice(
@@ -62,9 +67,9 @@ QUICK = Choice(
     systems=("ddp", "baseline", "slicing", "p3", "p3-groups"),
     buckets=(DEFAULT_BUCKET_MIB,),
     buffers=(SHALLOW_PORT,),
-    nodes=(2, 8),
-    slices=(5_000, 50_000, 1_000_000),
-    iterations=6,
+    nodes=(8,),
+    slices=(5_000, 1_000_000),
+    iterations=8,
     repeats=3,
 )
 
@@ -80,17 +85,18 @@ def figure_7(choice: Choice, *, quick: bool) -> list[Point]:
     if quick and choice.models is None:
         # One model's worth of the other port buffer.
         where = Where("resnet50_v1", paper.BEST_RATE["resnet50_v1"], DEEP_PORT)
-        found += _all_systems(choice, where)
+        found += _all_systems(replace(choice, systems=("baseline", "p3", "p3-groups")), where)
     return found
 
 
 def figure_8(choice: Choice, *, quick: bool) -> list[Point]:
     """The baseline's and P3's use of a link."""
     buffers = choice.buffers[:1] if quick else choice.buffers
+    models = choice.models or (("resnet50_v1",) if quick else paper.MODELS_8)
     return [
-        point
+        msgspec.structs.replace(point, sample_s=FINE_SAMPLE_S)
         for buffer in buffers
-        for model in choice.models or paper.MODELS_8
+        for model in models
         if model in paper.MODELS_8
         for system in ("baseline", "p3")
         for point in _points(choice, Where(model, paper.figure_8(model)[0], buffer), system)
@@ -190,6 +196,7 @@ def _point(
         slow=choice.slow * max(1, where.nodes // paper.NODES),
         least_slice=least if slice_numel and SYSTEMS[system].cut == "slices" else 0,
         iterations=choice.iterations,
+        sample_s=SAMPLE_S,
     )
 
 

@@ -33,7 +33,7 @@ class Point(msgspec.Struct, frozen=True):
     network, `port_buffer` bytes of a switch port, which are not scaled. Tensors, slices and rates
     are divided by `scale`; a slice keeps `least_slice` elements at least, since a message costs
     this machine's processor as much at any scale. In `slow` motion times are multiplied and rates
-    divided once more.
+    divided once more. Every `sample_s` the link's counters are read, which costs processor time.
     """
 
     model: str
@@ -48,6 +48,7 @@ class Point(msgspec.Struct, frozen=True):
     slow: float
     least_slice: int
     iterations: int
+    sample_s: float
 
     @property
     def kind(self) -> System:

@@ -1,4 +1,4 @@
-"""A link's counters every 10 ms while something is measured, and what they say of it."""
+"""A link's counters while something is measured, and what they say of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from p3_shaper.netlink import open_netlink
 from p3_shaper.rates import Rate
 from p3_shaper.tree import htb_tree
 
-PERIOD_S = 0.01
 KEPT_S = 3.0
 """Seconds of which bins are kept, for pictures."""
 
@@ -37,13 +36,14 @@ class Sample:
 class Series:
     """Samples, in order of time."""
 
+    period_s: float
     samples: list[Sample] = field(default_factory=list)
 
     def use(self, rate: Rate, stretch: float, begin: float, end: float) -> Use:
         """What left from `begin` to `end`; `stretch` makes the paper's bits of the emulated."""
         inside = [sample for sample in self.samples if begin <= sample.time <= end]
         if len(inside) < 2:
-            return Use(0.0, 1.0, [], PERIOD_S, [])
+            return Use(0.0, 1.0, [], self.period_s, [])
         bins = [
             (8 * (after.total - before.total) / (after.time - before.time), after.time)
             for before, after in pairwise(inside)
@@ -60,15 +60,15 @@ class Series:
             mean_gbit=8 * (inside[-1].total - inside[0].total) / span * unit,
             idle=idle / span,
             bands=[8 * (last - first) / span * unit for first, last in by_class],
-            bin_s=PERIOD_S,
+            bin_s=self.period_s,
             bins=[round(bits * unit, 4) for bits, at in bins if at > inside[-1].time - KEPT_S],
         )
 
 
 @contextmanager
-def sampled(node: Node, rate: Rate, *, agents: bool) -> Iterator[Series]:
+def sampled(node: Node, rate: Rate, period_s: float, *, agents: bool) -> Iterator[Series]:
     """Counters of the node's device inside the block. Whatever ends sampling early is raised."""
-    series, stop = Series(), threading.Event()
+    series, stop = Series(period_s), threading.Event()
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -100,4 +100,4 @@ async def _sample(
             by_class = tuple(counters[one].bytes for one in classes)
             total = max((one.bytes for one in counters.values()), default=0)
             series.samples.append(Sample(time.perf_counter(), total, by_class))
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(series.period_s)
