@@ -65,6 +65,7 @@ class Exchange:
         """Numbers of the trained ones; the buffers have the one after these."""
         # The training thread's own.
         self._iteration = 0
+        self._position = -1
         self._given: set[int] = set()
         self._absent: set[int] = set()
         self._unfilled = [len(members) for members in self._members]
@@ -119,9 +120,7 @@ class Exchange:
                 "the pass under p3.pytorch.no_sync(optimizer), and step() will send all"
             )
         # First, or the slices would get the band of the previous layer's position.
-        self.engine.advance(
-            self._schedule.backward_position(self._iteration, self._layer_of[parameter])
-        )
+        self._advance(self._schedule.backward_position(self._iteration, self._layer_of[parameter]))
         self._hand_over(parameter, gradient)
 
     def commit(
@@ -175,7 +174,7 @@ class Exchange:
             layers = [self._layer_of[number] for number in parameters if number in self.parameters]
             layer = min(layers, default=None)
             if layer is not None:
-                self.engine.advance(self._schedule.forward_position(self._iteration, layer))
+                self._advance(self._schedule.forward_position(self._iteration, layer))
             self._wait(parameters, self._committed, layer)
 
     def wait(self, parameters: Collection[int]) -> None:
@@ -213,6 +212,12 @@ class Exchange:
             self._thread.join()
             self.engine.close()
 
+    def _advance(self, position: int) -> None:
+        # A layer may have thousands of parameters.
+        if position != self._position:
+            self._position = position
+            self.engine.advance(position)
+
     def _complete(self, *, dropped: bool) -> None:
         """Hand over what backward passes did not: `.grad` as it is, if there is one; buffers."""
         for number in self._all:
@@ -230,7 +235,8 @@ class Exchange:
 
     def _hand_over(self, parameter: int, gradient: torch.Tensor | None) -> None:
         # The buffer may still hold the last iteration's sum if no forward waited for it.
-        self._wait((parameter,), self._iteration, self._layer_of[parameter])
+        if self._error is not None or self._applied[parameter] < self._iteration:
+            self._wait((parameter,), self._iteration, self._layer_of[parameter])
         self._given.add(parameter)
         if gradient is None:
             self._absent.add(parameter)

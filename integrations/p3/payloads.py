@@ -38,7 +38,8 @@ class Payloads:
 
     def __init__(self, plan: SlicePlan, parameters: Sequence[torch.Tensor]) -> None:
         self._plan = plan
-        self._scale = 1.0 / plan.world_size
+        # A tensor, as torch takes more time to make one of a number than to multiply.
+        self._scale = torch.tensor(1.0 / plan.world_size, dtype=torch.float64)
         self._sparse_known = False
         self.orders = tuple(map(_memory_order, parameters))
         self._reordered = {
@@ -62,7 +63,7 @@ class Payloads:
         self.parts: list[list[Part]] = [[] for _ in plan.parameters]
         self._flags: list[torch.Tensor] = []
         self._enders: list[list[int]] = []
-        self._flag_of = [empty for _ in plan.parameters]
+        self._flag_of = [(0, 0) for _ in plan.parameters]
         self.adders: dict[str, Add] = {name: adder(dtypes[name]) for name in dtypes}
         for piece, start in zip(plan.slices, layout.slices, strict=True):
             payload = flats[piece.dtype][start : start + piece.payload_numel]
@@ -75,7 +76,7 @@ class Payloads:
                 source = None if segment.numel == len(whole) else run
                 self.parts[segment.parameter].append(Part(source, piece.index, whole[run]))
             for place, number in enumerate(self._enders[-1]):
-                self._flag_of[number] = self._flags[-1][place]
+                self._flag_of[number] = (piece.index, place)
         self.bytes: list[Bytes] = [bytes_of(payload) for payload in self.slices]
 
     def flatten(self, parameter: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +89,7 @@ class Payloads:
             tensor = tensor.to_dense()
         if parameter in self._reordered:
             tensor = tensor.permute(self.orders[parameter])
-        return tensor.reshape(-1)
+        return tensor if tensor.dim() == 1 else tensor.reshape(-1)
 
     def arrange(self, parameter: int, flat: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """The other way round; a view."""
@@ -127,7 +128,15 @@ class Payloads:
 
     def present(self, parameters: Iterable[int]) -> list[int]:
         """After the sum: those of `parameters` of which any rank had a gradient."""
-        return [number for number in parameters if self._flag_of[number].item() > 0]
+        found: list[int] = []
+        flags: dict[int, list[float]] = {}
+        for number in parameters:
+            index, place = self._flag_of[number]
+            if index not in flags:
+                flags[index] = self._flags[index].tolist()
+            if flags[index][place] > 0:
+                found.append(number)
+        return found
 
     def _warn_of_sparse(self, number: int) -> None:
         if self._sparse_known:

@@ -49,6 +49,7 @@ class Updater:
         self._parameters = tuple(parameters)
         self._gradients = tuple(gradients)
         self._shadows = [parameter.detach() for parameter in parameters]
+        self._pointers = [parameter.data_ptr() for parameter in parameters]
         number = {id(parameter): index for index, parameter in enumerate(parameters)}
         self._group_of = [0] * len(parameters)
         for index, group in enumerate(optimizer.param_groups):
@@ -123,13 +124,16 @@ class Updater:
 
     def _with_gradient(self, number: int, kept: torch.Tensor | None) -> torch.Tensor:
         parameter, shadow = self._parameters[number], self._shadows[number]
-        if shadow.data_ptr() != parameter.data_ptr():  # the user moved the model's storage
+        if parameter.data_ptr() != self._pointers[number]:  # the user moved the model's storage
+            self._pointers[number] = parameter.data_ptr()
             state = self._stepper.state.pop(shadow, None)
             shadow = self._shadows[number] = parameter.detach()
             if state is not None:
                 self._stepper.state[shadow] = state
         if kept is None:
-            kept = self._gradients[number].to(parameter.device)
+            kept = self._gradients[number]
+            if not parameter.is_cpu:
+                kept = kept.to(parameter.device)
         shadow.grad = kept
         return shadow
 

@@ -39,6 +39,7 @@ def check_same(served: Ranks, name: str, servers: Sequence[int]) -> None:
         assert result["state"] < TOLERANCE
         assert result["groups"]
         assert result["kept"] == 0
+        assert result["seen"] == first[0]["seen"]
     assert len({result["digest"] for result in (*first, *second)}) == 1
 
 

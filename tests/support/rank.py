@@ -13,6 +13,7 @@ import torch.distributed as dist
 from support import (
     coded,
     compared,
+    extremes,
     kinds,
     loops,
     models_in_use,
@@ -31,6 +32,7 @@ SCENARIOS = {
     **kinds.SCENARIOS,
     **models_in_use.SCENARIOS,
     **normed.SCENARIOS,
+    **extremes.SCENARIOS,
     **uneven.SCENARIOS,
     **compared.SCENARIOS,
     **coded.SCENARIOS,

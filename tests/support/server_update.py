@@ -35,7 +35,9 @@ OPTIMIZERS: dict[str, tuple[Make, dict[str, Any]]] = {
 
 
 class Mixed(nn.Module):
-    """A convolution whose memory is not in order, a scalar, an unused part, and a plain layer."""
+    """A convolution whose memory is not in order, a scalar, an unused part, a buffer."""
+
+    seen: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +45,13 @@ class Mixed(nn.Module):
         self.conv = nn.Conv2d(1, 6, 3)
         self.conv.weight.data = self.conv.weight.data.to(memory_format=torch.channels_last)
         self.scale = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("seen", torch.zeros(3))
         self.unused = nn.Linear(5, 5)
         self.hidden = nn.Linear(216, 300)  # more than one run
         self.head = nn.Linear(300, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += x.mean()
         hidden = torch.tanh(self.conv(x)).flatten(1) * self.scale
         out: torch.Tensor = self.head(torch.tanh(self.hidden(hidden)))
         return out
@@ -109,6 +113,7 @@ def servers_update(name: str, servers: Sequence[int], asks: int) -> dict[str, An
         "state": _equal(state["state"], single.state_dict()["state"]),
         "groups": state["param_groups"] == single.state_dict()["param_groups"],
         "kept": kept,
+        "seen": model.seen.tolist(),
     }
 
 
