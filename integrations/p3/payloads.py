@@ -54,7 +54,6 @@ class Payloads:
             flats[parameter.dtype][start : start + parameter.numel]
             for parameter, start in zip(plan.parameters, layout.parameters, strict=True)
         ]
-        empty = torch.zeros(0)
         self.slices: list[torch.Tensor] = []
         self.gradients = [
             self.arrange(number, whole, parameter.shape)

@@ -32,21 +32,23 @@ def test_twice_the_same_run_is_bit_for_bit_the_same(ranks: Ranks, engine: str) -
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("engine", ["groups", "ps"])
 @pytest.mark.parametrize(
     "scenario",
     ["tied_weights", "unused_parameters", "learning_rate_of_step", "accumulation"],
 )
-def test_equals_single_process_with(ranks: Ranks, scenario: str) -> None:
-    assert all(result["distance"] < TOLERANCE for result in ranks.run(scenario))
+def test_equals_single_process_with(ranks: Ranks, scenario: str, engine: str) -> None:
+    assert all(result["distance"] < TOLERANCE for result in ranks.run(scenario, engine))
 
 
 def test_a_parameter_that_no_rank_used_is_left_alone(ranks: Ranks) -> None:
     # Not stepped with a zero gradient: weight decay and momentum would move it.
-    assert not any(result["never_moved"] for result in ranks.run("unused_parameters"))
+    assert not any(result["never_moved"] for result in ranks.run("unused_parameters", "groups"))
 
 
-def test_a_checkpoint_resumes_bit_for_bit(ranks: Ranks) -> None:
-    for result in ranks.run("checkpoint"):
+@pytest.mark.parametrize("engine", ["groups", "ps"])
+def test_a_checkpoint_resumes_bit_for_bit(ranks: Ranks, engine: str) -> None:
+    for result in ranks.run("checkpoint", engine):
         assert result["same"]
         assert result["keys"] == [
             "0.bias", "0.weight", "3.bias", "3.weight", "5.bias", "5.weight",

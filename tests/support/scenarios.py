@@ -189,7 +189,7 @@ def repeated(engine: EngineName) -> dict[str, Any]:
     return {"digests": digests}
 
 
-def tied_weights() -> dict[str, Any]:
+def tied_weights(engine: EngineName) -> dict[str, Any]:
     def fit(model: nn.Module, optimizer: Optimizer, ranks: range) -> None:
         for step in range(STEPS):
             numbers = torch.Generator().manual_seed(step)
@@ -203,14 +203,14 @@ def tied_weights() -> dict[str, Any]:
     alone = Tied()
     model: nn.Module = copy.deepcopy(alone)
     fit(alone, SGD(alone.parameters(), lr=0.5), range(dist.get_world_size()))
-    model, distributed = distribute(model, SGD(model.parameters(), lr=0.5), slice_numel=100)
+    model, distributed = distribute(model, SGD(model.parameters(), lr=0.5), engine, slice_numel=100)
     rank = dist.get_rank()
     fit(model, distributed, range(rank, rank + 1))
     distributed.close()
     return {"distance": distance(model, alone)}
 
 
-def unused_parameters() -> dict[str, Any]:
+def unused_parameters(engine: EngineName) -> dict[str, Any]:
     torch.manual_seed(4)
     start = Branches()
     model: nn.Module = copy.deepcopy(start)
@@ -218,7 +218,7 @@ def unused_parameters() -> dict[str, Any]:
     def optimizer_of(module: nn.Module) -> SGD:
         return SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
 
-    model, distributed = distribute(model, optimizer_of(model), slice_numel=50)
+    model, distributed = distribute(model, optimizer_of(model), engine, slice_numel=50)
     alone = copy.deepcopy(start)
     single = optimizer_of(alone)
     world = dist.get_world_size()
@@ -239,7 +239,7 @@ def unused_parameters() -> dict[str, Any]:
     }
 
 
-def learning_rate_of_step() -> dict[str, Any]:
+def learning_rate_of_step(engine: EngineName) -> dict[str, Any]:
     alone = network()
     single = SGD(alone.parameters(), lr=0.5, momentum=0.9)
     schedule = StepLR(single, step_size=1, gamma=0.1)
@@ -247,7 +247,7 @@ def learning_rate_of_step() -> dict[str, Any]:
         train(alone, single, [data])
         schedule.step()
     model = network()
-    model, distributed = distribute(model, SGD(model.parameters(), lr=0.5, momentum=0.9))
+    model, distributed = distribute(model, SGD(model.parameters(), lr=0.5, momentum=0.9), engine)
     later = StepLR(distributed, step_size=1, gamma=0.1)
     for data in batches(dist.get_rank()):
         train(model, distributed, [data])
@@ -258,7 +258,7 @@ def learning_rate_of_step() -> dict[str, Any]:
     return {"distance": distance(model, alone), "lr": distributed.param_groups[0]["lr"]}
 
 
-def accumulation() -> dict[str, Any]:
+def accumulation(engine: EngineName) -> dict[str, Any]:
     alone = network()
     single = OPTIMIZERS["sgd"](alone)
     parts = joint(steps=2 * STEPS)
@@ -268,7 +268,7 @@ def accumulation() -> dict[str, Any]:
             functional.cross_entropy(alone(inputs), labels).backward()  # type: ignore[no-untyped-call]
         single.step()
     model = network()
-    model, distributed = distribute(model, OPTIMIZERS["sgd"](model))
+    model, distributed = distribute(model, OPTIMIZERS["sgd"](model), engine)
     mine = batches(dist.get_rank(), steps=2 * STEPS)
     for first, second in zip(mine[::2], mine[1::2], strict=True):
         distributed.zero_grad()
@@ -280,21 +280,21 @@ def accumulation() -> dict[str, Any]:
     return {"distance": distance(model, alone)}
 
 
-def checkpoint() -> dict[str, Any]:
+def checkpoint(engine: EngineName) -> dict[str, Any]:
     data = batches(dist.get_rank(), steps=6)
     whole = network()
-    whole, straight = distribute(whole, OPTIMIZERS["adam"](whole))
+    whole, straight = distribute(whole, OPTIMIZERS["adam"](whole), engine)
     train(whole, straight, data)
     straight.close()
 
     first = network()
-    first, optimizer = distribute(first, OPTIMIZERS["adam"](first))
+    first, optimizer = distribute(first, OPTIMIZERS["adam"](first), engine)
     train(first, optimizer, data[:3])
     saved = copy.deepcopy((first.state_dict(), optimizer.state_dict()))
     optimizer.close()
 
     second = network()
-    second, resumed = distribute(second, OPTIMIZERS["adam"](second))
+    second, resumed = distribute(second, OPTIMIZERS["adam"](second), engine)
     train(second, resumed, data[4:5])  # something else first: loading must replace all of it
     second.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
