@@ -70,5 +70,5 @@ def test_buffers_end_as_those_of_the_rank_that_trains_longest(
 def test_ranks_that_do_not_join_say_so(pair: Ranks, engine: str) -> None:
     first, second = pair.run("not_joined", engine)
     assert first == {}  # it owed nothing
+    # What rank 1 notices first, a goodbye or a closed connection, is not settled.
     assert "rank 0" in second["error"]
-    assert "fewer batches" in second["error"]
