@@ -6,26 +6,27 @@ gradients and bytes are real. MXNet's stores run a server beside each worker, as
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from experiments import launch, numbers_file
+from experiments import launch, numbers_file, turns
 from experiments.launch_mxnet import INTERPRETER, OVERLAP
 from experiments.outcome import Outcome
 from experiments.progress import Progress
 from experiments.report import percent, seconds, table, times
-from experiments.rounds import interleaved, spread
+from experiments.rounds import spread
 from experiments.setting import Setting, parse_setting
-from p3_shaper.cluster import PORT_BUFFER, Cluster, ClusterError
-from p3_shaper.rates import RateError, parse_rate
+from experiments.turns import Turns
+from p3_shaper.cluster import PORT_BUFFER, Cluster
+from p3_shaper.rates import parse_rate
 
 SETTINGS = ("vgg19@700mbit", "resnet50@400mbit", "resnet18@500mbit")
 """Communication takes as long as computing, and twice as long for resnet18, which is a real
@@ -73,51 +74,18 @@ class StoreRounds(msgspec.Struct, frozen=True):
 class Options:
     """What the user asked for."""
 
-    settings: tuple[Setting, ...]
-    systems: tuple[System, ...]
-    nodes: int
-    rounds: int
-    iterations: int
+    turns: Turns[System]
     timelines: Path | None
-    json: Path | None
-    logs: Path
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Options from the command line; SystemExit with status 2 for what makes no sense."""
-    keys = [system.key for system in SYSTEMS]
-    parser = argparse.ArgumentParser(prog="bench_mxnet", description=__doc__)
-    parser.add_argument(
-        "--settings", nargs="+", default=SETTINGS, metavar="NET@RATE", help=" ".join(SETTINGS)
-    )
-    parser.add_argument("--systems", nargs="+", default=keys, choices=keys)
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=12, help="in each round")
+    parser = turns.options("bench_mxnet", __doc__, SETTINGS, SYSTEMS)
     parser.add_argument(
         "--timelines", type=Path, help="a folder for rank 0's of the last round, by setting, store"
     )
-    numbers_file.add_option(parser)
-    parser.add_argument("--logs", type=Path, default=Path("out/bench_mxnet"))
     chosen = parser.parse_args(arguments)
-    for option, least in (("nodes", 2), ("rounds", 1), ("iterations", 2)):
-        if getattr(chosen, option) < least:
-            parser.error(f"--{option} {getattr(chosen, option)}: choose {least} or more")
-    try:
-        settings = tuple(map(_setting, chosen.settings))
-    except (RateError, ValueError) as error:
-        parser.error(str(error))
-    numbers_file.prepare(parser, chosen.json)
-    return Options(
-        settings=settings,
-        systems=tuple(system for system in SYSTEMS if system.key in chosen.systems),
-        nodes=chosen.nodes,
-        rounds=chosen.rounds,
-        iterations=chosen.iterations,
-        timelines=chosen.timelines,
-        json=chosen.json,
-        logs=chosen.logs,
-    )
+    return Options(turns.chosen_turns(parser, chosen, SYSTEMS, _setting), chosen.timelines)
 
 
 def _setting(text: str) -> Setting:
@@ -127,7 +95,7 @@ def _setting(text: str) -> Setting:
 
 def measure(options: Options, setting: Setting, system: System, title: str) -> Outcome:
     """Train once, on a fresh cluster. Raises ClusterError or launch.LaunchError."""
-    with Cluster(options.nodes, setting.rate, PORT_BUFFER) as cluster:
+    with Cluster(options.turns.nodes, setting.rate, PORT_BUFFER) as cluster:
         folder = options.timelines
         environment = {**ALIKE, **_parameter_servers(cluster, system)}
         store = "dist_p3" if system.van is None else "dist_sync"
@@ -136,7 +104,7 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
             "experiments.mxnet_train",
             (
                 *("--store", store, "--workload", setting.workload),
-                *("--iterations", str(options.iterations)),
+                *("--iterations", str(options.turns.iterations)),
                 *(("--timeline", _timeline(folder, setting, system)) if folder else ()),
             ),
             interpreter=INTERPRETER,
@@ -145,9 +113,9 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
         told = launch.run(
             cluster,
             program,
-            options.logs / str(setting),
+            options.turns.logs / str(setting),
             agent_rate=setting.rate if system.agents else None,
-            on_event=Progress(title, options.iterations),
+            on_event=Progress(title, options.turns.iterations),
         )
         return Outcome(tuple(launch.finished(told)))
 
@@ -184,33 +152,18 @@ Collected = dict[str, dict[str, list[Outcome]]]
 """Outcomes of every round so far, by setting and system."""
 
 
-def measure_all(options: Options, collected: Collected) -> str | None:
-    """Every round, into `collected`; the sentence of the failure that ended it early, if any."""
-    turns = [(setting, system) for setting in options.settings for system in options.systems]
-    try:
-        for number, (setting, system) in interleaved(turns, options.rounds):
-            title = f"round {number + 1}, {setting}, {system.title}"
-            outcome = measure(options, setting, system, title)
-            collected.setdefault(str(setting), {}).setdefault(system.key, []).append(outcome)
-    except (ClusterError, launch.LaunchError) as error:
-        return str(error)
-    except KeyboardInterrupt:
-        return "interrupted"
-    return None
-
-
 def summary(options: Options, collected: Collected) -> dict[str, dict[str, StoreRounds]]:
     """The rounds so far as numbers, by setting and system."""
     return {
         str(setting): _stores(_bound_s(options, setting), collected[str(setting)])
-        for setting in options.settings
-        if str(setting) in collected
+        for setting in options.turns.settings
+        if collected[str(setting)]
     }
 
 
 def _bound_s(options: Options, setting: Setting) -> float | None:
     """None for a real network: what it computes depends on the processors that nodes share."""
-    return None if setting.workload == REAL else setting.bound_s(options.nodes)
+    return None if setting.workload == REAL else setting.bound_s(options.turns.nodes)
 
 
 def _stores(
@@ -257,11 +210,17 @@ def text(numbers: Mapping[str, Mapping[str, StoreRounds]]) -> str:
 def main() -> int:
     """The command; 1 when a system failed, after what was measured until then."""
     options = parse(sys.argv[1:])
-    collected: Collected = {}
-    failure = measure_all(options, collected)
+    collected: Collected = {str(setting): {} for setting in options.turns.settings}
+    failure = turns.take(
+        options.turns,
+        partial(measure, options),
+        lambda setting, system, outcome: (
+            collected[str(setting)].setdefault(system.key, []).append(outcome)
+        ),
+    )
     numbers = summary(options, collected)
     print(text(numbers))
-    numbers_file.write(options.json, numbers)
+    numbers_file.write(options.turns.json, numbers)
     if failure is not None:
         print(f"bench_mxnet: {failure}", file=sys.stderr)
         return 1
