@@ -25,7 +25,8 @@ if sys.argv[1] == "fail" and store.rank == 1:
 weight, gradient = mx.nd.zeros(3), mx.nd.ones(3) * (store.rank + 1)
 store.broadcast("w", weight, [weight])
 store.pushpull("w", gradient)
-print("rank", store.rank, "has", gradient.asnumpy()[0], flush=True)
+# One write each: the ranks share a pipe.
+print(f"rank {store.rank} has {gradient.asnumpy()[0]}\\n", end="", flush=True)
 """
 
 
