@@ -135,7 +135,8 @@ class Original:
         if saved is None:
             advice += " (it is put back at the end), or remove it with `tc qdisc del`"
         else:
-            advice = f"an agent was killed here: run `p3-agent restore` first, or {advice}"
+            restore = f"p3-agent restore --dev {self._link.name}"
+            advice = f"an agent was killed here: run `{restore}` first, or {advice}"
         return (
             f"{self._link.name} has a root qdisc that is not the agent's, "
             f"{_root_text(observed)}: {advice}"

@@ -76,7 +76,7 @@ def scraped(
     except ModuleNotFoundError as error:
         raise AgentError(
             f"metrics need {error.name}, which is not installed: "
-            "pip install 'p3-transport[metrics]', or leave metrics out"
+            "pip install 'prometheus-client>=0.20', or leave metrics out"
         ) from error
 
     async def render() -> bytes:

@@ -71,7 +71,7 @@ def test_a_restore_that_was_cut_short_is_finished(here: Place) -> None:
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(saved, restoring=True)))
     done = here.agent("run", *RATE)
     assert done.returncode == 1
-    assert "run `p3-agent restore` first" in done.stderr
+    assert "run `p3-agent restore --dev eth0` first" in done.stderr
     assert here.shown() == partial
     done = here.agent("restore")
     assert done.returncode == 0, done.stderr

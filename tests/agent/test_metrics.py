@@ -178,7 +178,7 @@ def test_without_the_library_it_says_what_to_install(here: Place) -> None:
     arguments = ("run", *here.options, "--rate", "200mbit", "--metrics", "127.0.0.1:0")
     done = here.run(sys.executable, "-c", LACKING, *arguments)
     assert done.returncode == 1
-    assert "pip install 'p3-transport[metrics]'" in done.stderr
+    assert "pip install 'prometheus-client>=0.20'" in done.stderr
     assert here.shown() == before
 
 

@@ -215,7 +215,7 @@ def test_refusals(path: Chain, tmp_path: Path) -> None:
         assert "is no address" in done.stderr
     (tmp_path / "scapy.py").write_text("raise ImportError('none here')")
     cases = {
-        "pip install 'p3-transport[probe]'": run(path, far, PYTHONPATH=str(tmp_path)),
+        "pip install 'scapy>=2.6'": run(path, far, PYTHONPATH=str(tmp_path)),
         "CAP_NET_RAW": run(
             path, far, prefix=("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
         ),

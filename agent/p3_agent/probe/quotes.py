@@ -38,9 +38,7 @@ def reader(version: Version) -> Reader:
     try:
         return _reader4() if version == 4 else _reader6()
     except ImportError as error:
-        raise AgentError(
-            f"probing needs scapy ({error}): pip install 'p3-transport[probe]'"
-        ) from error
+        raise AgentError(f"probing needs scapy ({error}): pip install 'scapy>=2.6'") from error
 
 
 def _reader4() -> Reader:
