@@ -1,87 +1,34 @@
-"""A discrete-event model of synchronous training: would P3 help, and by how much? Pure.
+"""A discrete-event model of training: would P3 help, and by how much? Pure.
 
 All nodes are alike, so one is simulated: its computation layer by layer, and its link, on which
-its own share of everybody's traffic queues. A parameter server's messages are moved by one lane
-for each other node: a server's link is shared by all who send to it, so that a slice alone moves
-at rate / (N - 1), and only many slices, on many servers, fill a link. A ring has one lane. What
-waits is served in the system's order and may be preempted between pieces of QUANTA-th of the
-model, as the kernel does between packets.
+its own share of everybody's traffic queues. A server's link is shared by all who send to it, so
+that a slice alone moves at rate / (N - 1), and only many slices, on many servers, fill a link. A
+ring uses the whole link for one slice. What is more urgent preempts, as the kernel does between
+packets; bands without agents share the link, each in its own order.
 """
 
 from __future__ import annotations
 
-import heapq
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
-from p3.bounds import HEADER_OVERHEAD, communication_s, iteration_bound_s
 from p3.profile import Profile
-from p3.slicing import Parameter, make_plan
-from p3.systems import (
-    BUCKET_BYTES,
-    FIRST_BUCKET_BYTES,
-    KVSTORE_SPLIT_NUMEL,
-    Collective,
-    System,
-)
+from p3.simulation.link import Clock, Job
+from p3.simulation.network import Network
+from p3.simulation.pieces import Piece, bands_of, cut
+from p3.systems import DIRECT_BYTES, System, with_buckets
 
-QUANTA = 1000
 ITERATIONS = 7
 WARM_UP = 3
-INCAST_GOODPUT = 0.66
-"""What is left of a link when many senders overrun a switch port without control: measured on
-four nodes, a parameter server at 750 Mbit/s with 256 KB ports against 4 MB ones."""
-INCAST_BURST = 1_000_000
-"""Bytes that each sender may have under way before loss holds it back; a smaller port loses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """`nodes` nodes whose links carry `bits_per_second` each way.
-
-    `latency_s`: one message's way, with what software adds. `port_buffer`: bytes that a switch
-    port holds. `rack` nodes share uplinks of 1 / `oversubscription` of their links' sum; a rack
-    of 0 holds all. `straggler`: the slowest node's compute time over the others'.
-    """
-
-    nodes: int
-    bits_per_second: float
-    latency_s: float = 200e-6
-    port_buffer: int = 256_000
-    rack: int = 0
-    oversubscription: float = 1.0
-    straggler: float = 1.0
-
-    def __post_init__(self) -> None:
-        """ValueError for what cannot be."""
-        if self.nodes < 1:
-            raise ValueError(f"{self.nodes} nodes: there is at least 1")
-        if self.bits_per_second <= 0:
-            raise ValueError(f"{self.bits_per_second} bit/s: a link carries more than 0")
-        if self.oversubscription < 1 or self.straggler < 1:
-            raise ValueError("oversubscription and straggler are ratios of 1 or more")
-        if min(self.latency_s, self.port_buffer, self.rack) < 0:
-            raise ValueError("latency, port buffer and rack are not negative")
-
-    def payload_rate(self, collective: Collective) -> float:
-        """Bytes of payload a second that a node moves each way while all nodes do."""
-        return self.link_bits_per_second(collective) / 8 / HEADER_OVERHEAD
-
-    def link_bits_per_second(self, collective: Collective) -> float:
-        """Bits a second that a node moves each way while all nodes do, headers included."""
-        return self.bits_per_second * self._fabric_share(collective)
-
-    def _fabric_share(self, collective: Collective) -> float:
-        rack = self.rack
-        if not 0 < rack < self.nodes:
-            return 1.0
-        if collective == "ring":
-            # Only one node of a rack has its neighbour in the next.
-            return min(1.0, rack / self.oversubscription)
-        outside = (self.nodes - rack) / (self.nodes - 1)
-        return min(1.0, 1 / self.oversubscription / outside)
+BANDS = 7
+"""As many as the band table has unless its user says otherwise."""
+STANDING_BYTES = 450_000
+"""What waits in sockets, queues and ports before each message where bands share the link: fitted
+to four nodes' iterations with the engine `groups` and no agents (docs/performance.md)."""
+BUCKETS = tuple(2**20 * mebibytes for mebibytes in (1, 2, 5, 10, 25, 50, 100, 200))
+"""Sizes that are tried for DDP's best, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +38,7 @@ class Prediction:
     `wait_s` is how long an iteration's forward pass waits for parameters.
     """
 
+    system: System
     iteration_s: float
     bound_s: float
     busy: float
@@ -107,160 +55,37 @@ def predict(profile: Profile, network: Network, system: System) -> Prediction:
     run = _Run(profile, network, system)
     run.to_end()
     starts = run.starts[WARM_UP:]
-    times = [after - before for before, after in pairwise(starts)]
-    iteration = statistics.median(times)
+    iteration = statistics.median(after - before for before, after in pairwise(starts))
     span = starts[-1] - starts[0]
     return Prediction(
+        system,
         iteration_s=iteration,
-        bound_s=bound_s(profile, network),
+        bound_s=network.bound_s(profile),
         busy=run.busy_since(WARM_UP) / span if span else 0.0,
-        wait_s=max(0.0, iteration - _compute_scale(network, system) * profile.compute_s),
+        wait_s=max(0.0, iteration - network.compute_scale(system) * profile.compute_s),
     )
 
 
-def bound_s(profile: Profile, network: Network) -> float:
-    """max(computation, bytes that must cross a link / its payload rate)."""
-    communication = communication_s(
-        profile.payload_bytes, network.nodes, network.link_bits_per_second("ring")
-    )
-    return iteration_bound_s(network.straggler * profile.compute_s, communication)
-
-
-def _compute_scale(network: Network, system: System) -> float:
-    """All wait for the slowest node; without synchrony only its own share is late."""
-    if system.synchronous:
-        return network.straggler
-    return 1 + (network.straggler - 1) / network.nodes
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What travels as one: `numel` elements, complete with layer `trigger`'s gradient."""
-
-    layers: tuple[int, ...]
-    trigger: int
-    numel: int
-
-
-def _pieces(profile: Profile, system: System, nodes: int) -> list[_Piece]:
-    if system.cut == "buckets":
-        return list(_buckets(profile))
-    if system.cut == "slices":
-        return list(_slices(profile, system.slice_numel, nodes))
-    return list(_tensors(profile, nodes))
-
-
-def _slices(profile: Profile, slice_numel: int, nodes: int) -> Iterator[_Piece]:
-    """As the engines cut them, neighbours that share one included."""
-    parameters = [
-        Parameter(f"{layer.name}.{place}", numel, "", profile.itemsize, number)
-        for number, layer in enumerate(profile.layers)
-        for place, numel in enumerate(layer.numels)
-    ]
-    for piece in make_plan(parameters, nodes, slice_numel).slices:
-        layers = {parameters[segment.parameter].layer for segment in piece.segments}
-        yield _Piece(tuple(sorted(layers)), piece.layer, piece.numel)
-
-
-def _tensors(profile: Profile, nodes: int) -> Iterator[_Piece]:
-    """MXNet's KVStore: whole, or large ones in a piece a server."""
-    for number, layer in enumerate(profile.layers):
-        for numel in filter(None, layer.numels):
-            count = nodes if numel >= KVSTORE_SPLIT_NUMEL else 1
-            yield from [_Piece((number,), number, -(-numel // count))] * count
-
-
-def _buckets(profile: Profile) -> Iterator[_Piece]:
-    """DDP's: whole tensors from the last on, until a bucket is full."""
-    layers: list[int] = []
-    numel = 0
-    limit = FIRST_BUCKET_BYTES
-    for number in reversed(range(len(profile.layers))):
-        for tensor in reversed(profile.layers[number].numels):
-            layers.append(number)
-            numel += tensor
-            if numel * profile.itemsize >= limit:
-                yield _Piece(tuple(sorted(set(layers))), number, numel)
-                layers, numel, limit = [], 0, BUCKET_BYTES
-    if layers:
-        yield _Piece(tuple(sorted(set(layers))), layers[-1], numel)
-
-
-@dataclass(order=True, slots=True)
-class _Job:
-    """Bytes that wait for a lane."""
-
-    key: tuple[int, ...]
-    seconds: float = field(compare=False)
-    then: Callable[[], None] = field(compare=False)
-
-
-class _Clock:
-    """Callbacks in order of time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def after(self, seconds: float, then: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (self.now + seconds, self._count, then))
-
-    def step(self) -> bool:
-        """Run the next callback; False when there is none."""
-        if not self._events:
-            return False
-        self.now, _, then = heapq.heappop(self._events)
-        then()
-        return True
-
-
-class _Link:
-    """Lanes that serve jobs in order of their keys, a quantum of seconds at a time."""
-
-    def __init__(self, clock: _Clock, lanes: int, quantum_s: float) -> None:
-        self._clock = clock
-        self._lanes = lanes
-        self._free = lanes
-        self._quantum_s = quantum_s
-        self._waiting: list[_Job] = []
-        self.busy_s = 0.0
-
-    def add(self, job: _Job) -> None:
-        heapq.heappush(self._waiting, job)
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._free and self._waiting:
-            self._free -= 1
-            job = heapq.heappop(self._waiting)
-            part = min(job.seconds, self._quantum_s)
-            job.seconds -= part
-            self.busy_s += part / self._lanes
-            self._clock.after(part, lambda job=job: self._served(job))  # type: ignore[misc]
-
-    def _served(self, job: _Job) -> None:
-        self._free += 1
-        if job.seconds > 0:
-            heapq.heappush(self._waiting, job)
-        else:
-            job.then()
-        self._serve()
+def with_best_buckets(
+    profile: Profile, network: Network, system: System, sizes: Iterable[int] = BUCKETS
+) -> Prediction:
+    """DDP with the bucket size of `sizes` that is best for it."""
+    told = [predict(profile, network, with_buckets(system, size)) for size in sizes]
+    return min(told, key=lambda one: one.iteration_s)
 
 
 class _Run:
     """One node through ITERATIONS iterations."""
 
     def __init__(self, profile: Profile, network: Network, system: System) -> None:
-        scale = _compute_scale(network, system)
+        scale = network.compute_scale(system)
         self._forward_s = [scale * layer.forward_s for layer in profile.layers]
         self._backward_s = [scale * layer.backward_s for layer in profile.layers]
         self._system = system
         self._way = _Way(profile, network, system)
-        self._clock = _Clock()
-        self._link = _Link(self._clock, self._way.lanes, self._way.quantum_s)
-        self._pieces = _pieces(profile, system, network.nodes) if network.nodes > 1 else []
+        self._clock = Clock()
+        self._bands = bands_of(profile, BANDS) if system.shares_link else None
+        self._pieces = cut(profile, system, network.nodes) if network.nodes > 1 else []
         layers = len(profile.layers)
         self._triggered: list[list[int]] = [[] for _ in range(layers)]
         self._members = [0] * layers
@@ -297,7 +122,7 @@ class _Run:
         self._waiting = None
         if layer == 0:
             self.starts.append(self._clock.now)
-            self._busy_at.append(self._link.busy_s)
+            self._busy_at.append(self._clock.busy_s)
         self._clock.after(self._forward_s[layer], lambda: self._forward_done(layer))
 
     def _ready(self, layer: int) -> bool:
@@ -327,32 +152,37 @@ class _Run:
     # -- communication --------------------------------------------------------------------
 
     def _push(self, index: int, iteration: int) -> None:
-        piece = self._pieces[index]
         then = self._summed if self._system.collective == "ring" else self._at_server
-        self._send(piece, iteration, lambda: then(index, iteration))
+        self._send(self._pieces[index], iteration, lambda: then(index, iteration))
 
-    def _send(self, piece: _Piece, iteration: int, then: Callable[[], None]) -> None:
+    def _send(self, piece: Piece, iteration: int, then: Callable[[], None]) -> None:
         self._arrivals += 1
+        flow = self._bands.push_band(piece.trigger) if self._bands else 0
         key = {
             "fifo": (self._arrivals,),
             "layer": (piece.trigger, self._arrivals),
             "iteration": (iteration, piece.trigger, self._arrivals),
         }[self._system.order]
-        delay = self._way.delay_s
-        arrived: Callable[[], None] = lambda: self._clock.after(delay, then)  # noqa: E731
-        self._link.add(_Job(key, self._way.lane_s(piece.numel), arrived))
+        work, share = self._way.work_s(piece), self._way.share(piece)
+
+        def left() -> None:
+            queues = self._system.shares_link and not self._clock.is_idle
+            self._clock.after(self._way.delay_s(piece, queues=queues), then)
+
+        self._clock.send(Job(flow, key, work, share, left))
 
     def _at_server(self, index: int, iteration: int) -> None:
         """All ranks' contributions are in: the server answers."""
-        layer = self._pieces[index].trigger
+        piece = self._pieces[index]
         if not self._system.pull:
             self._answer(index, iteration)
             return
-        self._pushed[layer] -= 1
-        if not self._pushed[layer]:
-            self._pushed[layer] = self._members[layer]
+        self._pushed[piece.trigger] -= 1
+        if not self._pushed[piece.trigger]:
+            self._pushed[piece.trigger] = self._members[piece.trigger]
             # The server notifies, and the worker asks.
-            self._clock.after(2 * self._way.delay_s, lambda: self._pull(layer, iteration))
+            asking = 2 * self._way.delay_s(piece)
+            self._clock.after(asking, lambda: self._pull(piece.trigger, iteration))
 
     def _pull(self, layer: int, iteration: int) -> None:
         for index in self._triggered[layer]:
@@ -372,24 +202,40 @@ class _Run:
 
 
 class _Way:
-    """How long a piece takes: seconds on a lane, and the delay behind it."""
+    """How long pieces take on the link and behind it."""
 
     def __init__(self, profile: Profile, network: Network, system: System) -> None:
-        nodes = network.nodes
-        others = max(1, nodes - 1)
-        rate = network.payload_rate(system.collective)
-        ring = system.collective == "ring"
-        senders_may_burst = network.port_buffer < others * INCAST_BURST
-        if not ring and not system.incast_control and senders_may_burst:
-            rate *= INCAST_GOODPUT
-        self.lanes = 1 if ring else others
-        share = (nodes - 1) / nodes * (2 if ring else 1)
-        self._s_an_element = profile.itemsize * share * self.lanes / rate
-        messages = 2 * others if ring else self.lanes
-        self._message_s = messages * system.message_s
-        self.delay_s = network.latency_s * (2 * others if ring else 1)
-        self.quantum_s = max(profile.numel / QUANTA * self._s_an_element, 1e-9)
+        self._others = max(1, network.nodes - 1)
+        self._is_ring = system.collective == "ring"
+        self._sums_directly = self._is_ring and system.cut == "slices"
+        self._latency_s = network.latency_s
+        self._message_s = system.message_s
+        self._itemsize = profile.itemsize
+        self._queue_s = STANDING_BYTES * 8 / network.bits_per_second
+        rounds = 2 if self._is_ring else 1
+        crossing = rounds * (network.nodes - 1) / network.nodes
+        self._s_an_element = profile.itemsize * crossing / network.payload_rate(system)
 
-    def lane_s(self, numel: int) -> float:
-        """Seconds that one lane is taken by a piece of `numel` elements."""
-        return numel * self._s_an_element + self._message_s
+    def work_s(self, piece: Piece) -> float:
+        """Seconds of the whole link; the processor's, for the messages, if those are more."""
+        messages = piece.count * self._steps(piece)
+        return max(piece.numel * self._s_an_element, messages * self._message_s)
+
+    def share(self, piece: Piece) -> float:
+        """The part of the link that a piece can use."""
+        return 1.0 if self._is_ring else min(1.0, piece.count / self._others)
+
+    def delay_s(self, piece: Piece, *, queues: bool = False) -> float:
+        """Seconds between the last byte's leaving and its use, behind other bytes or not."""
+        each = self._latency_s + self._queue_s if queues else self._latency_s
+        return each * self._steps(piece)
+
+    def _steps(self, piece: Piece) -> int:
+        """Messages one after the other."""
+        if not self._is_ring or self._is_direct(piece):
+            return 1
+        return 2 * self._others
+
+    def _is_direct(self, piece: Piece) -> bool:
+        size = piece.numel * self._itemsize
+        return self._sums_directly and self._others * size <= DIRECT_BYTES

@@ -15,9 +15,7 @@ import torch
 
 from p3.gloo import GlooGroup, Work
 from p3.slice_trace import SliceTrace
-
-DIRECT_BYTES = 64_000
-"""What all others may send to one rank at once: a quarter of what a shallow switch port holds."""
+from p3.systems import DIRECT_BYTES
 
 
 class Sum(Protocol):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from p3.bounds import HEADER_OVERHEAD
 from p3.engine import P3Error
 from p3.profile import LayerProfile, Profile, read_profile
-from p3.simulate import Network, Prediction, bound_s, predict
-from p3.systems import SYSTEMS, System
+from p3.simulate import Prediction, predict, with_best_buckets
+from p3.simulation.network import Network
+from p3.systems import SYSTEMS, System, with_buckets
 
 
 def profile(*layers: tuple[int, float]) -> Profile:
@@ -38,7 +39,16 @@ def network(nodes: int = 4, *, elements_s: float = 1e6, **more: float) -> Networ
 
 def ideal(order: str, *, per_layer: bool = True, slice_numel: int = 10_000) -> System:
     """A ring without costs of its own."""
-    return System("x", "", "slices", "ring", order, slice_numel, per_layer, message_s=0.0)  # type: ignore[arg-type]
+    return System(
+        "x",
+        "",
+        "slices",
+        "ring",
+        order,  # type: ignore[arg-type]
+        slice_numel,
+        per_layer=per_layer,
+        message_s=0.0,
+    )
 
 
 def test_the_papers_toy() -> None:
@@ -68,7 +78,7 @@ def test_what_takes_longer_decides() -> None:
     assert quick.iteration_s == pytest.approx(model.compute_s, rel=0.06)
     slow = network(elements_s=1e5)
     assert predict(model, slow, ideal("iteration")).iteration_s == pytest.approx(
-        bound_s(model, slow), rel=0.03
+        slow.bound_s(model), rel=0.03
     )
 
 
@@ -83,7 +93,7 @@ models = st.lists(
 def test_nothing_beats_the_bound(model: Profile, nodes: int, speed: float, name: str) -> None:
     links = network(nodes, elements_s=speed)
     told = predict(model, links, SYSTEMS[name])
-    assert told.iteration_s >= 0.999 * bound_s(model, links)
+    assert told.iteration_s >= 0.999 * told.bound_s
     assert told.iteration_s >= 0.999 * model.compute_s
     assert 0 <= told.busy <= 1.001
 
@@ -109,7 +119,7 @@ def test_stragglers_racks_and_shallow_ports() -> None:
     racks = network(8, rack=4, oversubscription=16.0)
     assert predict(model, racks, SYSTEMS["p3"]).iteration_s > 2 * base
     # In a ring one neighbour in four crosses: a quarter of the traffic, against over half of it.
-    assert racks.payload_rate("ring") > 2 * racks.payload_rate("server")
+    assert racks.fabric_share("ring") > 2 * racks.fabric_share("server")
     baseline = replace(SYSTEMS["baseline"], incast_control=False)
     deep = predict(model, network(port_buffer=10_000_000), baseline).iteration_s
     assert predict(model, network(port_buffer=100_000), baseline).iteration_s > 1.2 * deep
@@ -148,3 +158,27 @@ def test_profiles_in_files(tmp_path: Path) -> None:
             read_profile(bad)
     with pytest.raises(P3Error, match="scripts/profile"):
         read_profile(tmp_path / "none.json")
+
+
+def test_agents_and_buckets_are_worth_what_they_are() -> None:
+    model = profile(*[(200_000, 0.01)] * 10)
+    for name in ("p3", "p3-groups"):
+        alone = predict(model, network(), SYSTEMS[f"{name}-no-agents"])
+        assert predict(model, network(), SYSTEMS[name]).iteration_s <= alone.iteration_s
+    ddp = SYSTEMS["ddp"]
+    best = with_best_buckets(model, network(), ddp)
+    assert best.iteration_s <= 1.001 * predict(model, network(), ddp).iteration_s
+    whole = with_buckets(ddp, 2**40)
+    # One bucket overlaps with nothing.
+    assert predict(model, network(), whole).iteration_s == pytest.approx(0.3 + 2.0, rel=0.01)
+
+
+def test_thousands_of_nodes() -> None:
+    model = profile(*[(2_000_000, 0.01)] * 10)
+    many = Network(4096, 1e10, port_buffer=2**33)
+    for system in SYSTEMS.values():
+        assert predict(model, many, system).share_of_bound <= 1.001
+    # Large tensors are split over all servers, whose links all work; messages are what it costs.
+    baseline = SYSTEMS["baseline"]
+    assert predict(model, many, replace(baseline, message_s=0.0)).iteration_s < 2 * 0.3
+    assert predict(model, many, baseline).iteration_s > 2 * 10 * 4095 * baseline.message_s
