@@ -14,14 +14,17 @@ class _Unpickler(pickle.Unpickler):
     """A stranger's pickle could call anything."""
 
     def find_class(self, module: str, name: str) -> object:
-        if not module.startswith(_MODULES):
-            raise pickle.UnpicklingError(f"{module}.{name} is none of p3's types")
-        return super().find_class(module, name)
+        # A dotted name would lead from p3's modules to all that they import.
+        if module.startswith(_MODULES) and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and found.__module__ == module:
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is none of p3's types")
 
 
 def load(content: bytes | bytearray) -> object:
     """What pickle.dumps made. P3Error when it cannot be read, or is of another's types."""
     try:
         return _Unpickler(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError) as error:
+    except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, ImportError) as error:
         raise P3Error(f"what a rank sent at the start cannot be read: {error}") from error

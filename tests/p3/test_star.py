@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 from support.ranks import free_port
 
+from p3 import pickles
 from p3.engine import P3Error, PeerLostError
 from p3.star import Place, Star, place_of
 from p3_shaper.bands import default_table
@@ -87,6 +88,13 @@ def test_only_p3s_own_types_are_unpickled(port: int) -> None:
     errors = in_all(port, send_a_foreign_type)
     assert "socket.AddressFamily is none of p3's types" in str(errors[0])
     assert all(isinstance(error, P3Error) for error in errors)
+
+
+@pytest.mark.parametrize("name", ["os.getpid", "struct.unpack", "P3Error.__init__", "place_of"])
+def test_a_name_that_leads_out_of_p3s_types_is_refused(name: str) -> None:
+    reduced = b"\x80\x04\x8c\x07p3.star\x8c" + bytes([len(name)]) + name.encode() + b"\x93."
+    with pytest.raises(P3Error, match=f"p3.star.{name} is none of p3's types"):
+        pickles.load(reduced)
 
 
 def test_a_rank_that_ends_is_named(port: int) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from support.ranks import Ranks
 
-from p3.sums import DIRECT_BYTES, DirectSum, RingSum, choose_sum
+from p3.sums import DirectSum, RingSum, choose_sum
+from p3.systems import DIRECT_BYTES
 
 
 def test_both_ways_give_every_rank_the_same_right_sum(ranks: Ranks) -> None:
