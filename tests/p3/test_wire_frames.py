@@ -74,7 +74,7 @@ def test_any_24_bytes_are_a_header_or_refused(data: bytes) -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: xyz", ErrorCode.PROTOCOL, "starts with b'GE'"),
         (b"P3\x01\x02" + bytes(20), ErrorCode.VERSION, "version 1, here 2"),
-        (b"P3\x02\x0c" + bytes(20), ErrorCode.PROTOCOL, "unknown frame type 12"),
+        (b"P3\x02\xff" + bytes(20), ErrorCode.PROTOCOL, "unknown frame type 255"),
         (b"P3\x02\x01" + bytes(20), ErrorCode.PROTOCOL, "HELLO with 0 bytes"),
         (b"P3\x02\x04" + bytes(19) + b"\x01", ErrorCode.PROTOCOL, "BYE with 1 bytes"),
         (b"P3\x02\x04" + bytes(11) + b"\x01" + bytes(8), ErrorCode.PROTOCOL, "iteration 1"),
