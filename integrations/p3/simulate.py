@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from p3.profile import Profile
@@ -29,6 +29,8 @@ STANDING_BYTES = 450_000
 to four nodes' iterations with the engine `groups` and no agents (docs/performance.md)."""
 BUCKETS = tuple(2**20 * mebibytes for mebibytes in (1, 2, 5, 10, 25, 50, 100, 200))
 """Sizes that are tried for DDP's best, in bytes."""
+SLICE_FACTORS = (1, 4, 16, 64)
+"""Of an engine's slice size, tried for the best: a ring of many nodes wants larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ def with_best_buckets(
 ) -> Prediction:
     """DDP with the bucket size of `sizes` that is best for it."""
     told = [predict(profile, network, with_buckets(system, size)) for size in sizes]
+    return min(told, key=lambda one: one.iteration_s)
+
+
+def with_best_slices(
+    profile: Profile, network: Network, system: System, factors: Iterable[int] = SLICE_FACTORS
+) -> Prediction:
+    """P3 with the slice size that is best for it: its own, or one of `factors` times that."""
+    sizes = (system.slice_numel * factor for factor in factors)
+    told = [predict(profile, network, replace(system, slice_numel=size)) for size in sizes]
     return min(told, key=lambda one: one.iteration_s)
 
 

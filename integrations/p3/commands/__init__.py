@@ -1,0 +1,1 @@
+"""The commands of `p3`, one module each."""
