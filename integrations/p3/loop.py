@@ -110,13 +110,15 @@ class Loop:
 
     def _turn(self) -> None:
         wait = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1
-        ready: list[tuple[int, int, int]] = []
-        for fd, events in self._epoll.poll(wait):
-            if fd == self._event:
-                self._run_calls()
-            else:
-                ready.append((self._handlers[fd].urgency, fd, events))
-        ready.sort()
+        polled = dict(self._epoll.poll(wait))
+        if polled.pop(self._event, 0):
+            self._run_calls()
+        # Calls may have unregistered what was polled.
+        ready = sorted(
+            (handler.urgency, fd, events)
+            for fd, events in polled.items()
+            if (handler := self._handlers.get(fd)) is not None
+        )
         for _, fd, events in ready:
             self._tell(fd, events)
         while self._timers and self._timers[0][0] <= time.monotonic():

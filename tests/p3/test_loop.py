@@ -49,6 +49,22 @@ def running() -> Iterator[tuple[Loop, Queue[bool]]]:
         loop.join(WAIT_S)
 
 
+def test_a_call_may_unregister_what_is_ready_at_the_same_time() -> None:
+    told: Queue[int] = Queue()
+    with running() as (loop, ended):
+        pipe = Pipe(loop, 1, told)
+
+        def both_at_once() -> None:
+            loop.call(partial(loop.unregister, pipe.end))  # first, so that it is polled first
+            loop.call(loop.stop)
+            loop.register(pipe.end, pipe)
+
+        loop.call(both_at_once)
+        assert ended.get(timeout=WAIT_S) is False
+    pipe.close()
+    assert told.empty()
+
+
 def test_calls_from_many_threads_all_run_in_the_loops_own_in_order() -> None:
     seen: Queue[tuple[int, int, str]] = Queue()
 
