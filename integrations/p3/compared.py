@@ -28,7 +28,7 @@ def engine_of(system: System) -> EngineKind:
     if system.cut == "buckets":
         raise ValueError(f"{system.name} has a transport of its own: use DistributedDataParallel")
     if system.collective == "ring":
-        return EngineKind(system.name, system.slice_numel, GROUPS.open)
+        return EngineKind(system.name, system.slice_numel, GROUPS.open, cutting=system.cutting)
     whole = system.cut == "kvstore"
     return EngineKind(
         system.name,
@@ -37,6 +37,7 @@ def engine_of(system: System) -> EngineKind:
         open_updating=None if system.synchronous else _asynchronous(system),
         cut=make_kvstore_plan if whole else make_plan,
         order=system.order,
+        cutting=system.cutting,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from p3.codecs import CODECS
 from p3.coded import CodedServer
+from p3.cuts import Cutting, least_delay
 from p3.default_group import exchange_over_default_group
 from p3.engine import ANY_NETWORK, Engine, EngineStatistics, Job, Network, P3Error
 from p3.groups import GlooGroups
@@ -48,8 +49,8 @@ class EngineKind:
     `open` is called on every rank together, with torch.distributed initialised, and may raise
     P3Error. `slice_numel` is the most elements in a slice unless the user says otherwise. `serves`
     says that it sums slices at servers, which the user may choose. `open_updating` opens it with
-    servers that update, if it can. `cut` makes the slices and `order` says which go first.
-    `codes` says that slices may travel encoded.
+    servers that update, if it can. `cut` makes the slices, `order` says which go first, and
+    `cutting` which share a band. `codes` says that slices may travel encoded.
     """
 
     name: str
@@ -59,6 +60,7 @@ class EngineKind:
     open_updating: Callable[[Job, Recipe, EngineOptions], UpdatingEngine] | None = None
     cut: Cut = make_plan
     order: Order = "iteration"
+    cutting: Cutting = least_delay
     codes: bool = False
 
 

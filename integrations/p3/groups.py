@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import torch
 
 from p3.adopt import connections_since, listeners_since, socket_inodes
+from p3.band_queue import BandQueue
 from p3.default_group import exchange_over_default_group
 from p3.engine import ANY_NETWORK, EngineStatistics, Job, Network, P3Error, PeerLostError
 from p3.gloo import Device, GlooGroup, abandon, open_gloo
@@ -33,32 +34,6 @@ DOUBT_S = 1.0
 CLOSE_S = 2.0
 
 Gradient = torch.futures.Future[list[torch.Tensor]]
-
-
-class BandQueue:
-    """The slices of one band in their fixed order; tells which may be issued now. Pure.
-
-    A slice handed over before its turn waits; each slice comes once an iteration.
-    """
-
-    def __init__(self, order: Sequence[int]) -> None:
-        self._order = tuple(order)
-        self._early: set[tuple[int, int]] = set()
-        self._turn = 0
-        self._iteration = 0
-
-    def add(self, index: int, iteration: int) -> list[int]:
-        """Slice `index` is there; the slices to issue now, in order."""
-        self._early.add((iteration, index))
-        issue: list[int] = []
-        while (self._iteration, self._order[self._turn]) in self._early:
-            self._early.remove((self._iteration, self._order[self._turn]))
-            issue.append(self._order[self._turn])
-            self._turn += 1
-            if self._turn == len(self._order):
-                self._turn = 0
-                self._iteration += 1
-        return issue
 
 
 def band_orders(job: Job) -> tuple[tuple[int, ...], ...]:

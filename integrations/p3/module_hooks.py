@@ -232,7 +232,7 @@ class ModuleHooks:
         check_same(exchange_over_default_group, "slice plan", plan.digest() + layout)
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
         updater, open_engine = self._updater(plan, payloads)
-        schedule = make_schedule(plan.layer_bytes(), len(table), starts, kind.order)
+        schedule = make_schedule(plan.layer_bytes(), len(table), starts, kind.order, kind.cutting)
         agreed = Agreed(next_job_name(), dist.get_rank(), plan, schedule, table)
         self.exchange = Exchange(agreed, payloads, updater, open_engine, self._buffers)
         self._registration = announce_job(agreed.name)

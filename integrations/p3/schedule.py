@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from p3.cuts import Cutting, least_delay
 from p3.slicing import SlicePlan
 
 Order = Literal["fifo", "layer", "iteration"]
 """What goes first: as it came, by layer alone (the paper's), or by iteration and then layer."""
 
-_Floats = npt.NDArray[np.float64]
 _ORDER_WEIGHT = 1e-3
 
 
@@ -79,16 +78,12 @@ def make_schedule(
     bands: int,
     starts: Sequence[float] | None = None,
     order: Order = "iteration",
+    cutting: Cutting = least_delay,
 ) -> Schedule:
-    """Cut layers (bytes each, in forward order) into at most `bands` runs.
+    """Cut layers (bytes each, in forward order) into at most `bands` runs, as `cutting` says.
 
-    A later layer's gradient appears first, so inside a band its bytes stand before those of
-    every earlier layer, though they are needed later: by the time between the two layers'
-    `starts` in a forward pass (any unit; evenly spaced if None). The cuts make the sum of
-    (bytes x how much later than the run's first layer they are needed) least. Layers needed at
-    nearly one time, such as the last, large and quick ones of VGG, so share a band: a band more
-    would only starve some of them. First come, first served needs no bands, and gets one.
-    ValueError when `bands` is below 1.
+    `starts` is when a forward pass comes to each layer (any unit; evenly spaced if None). First
+    come, first served needs no bands, and gets one. ValueError when `bands` is below 1.
     """
     if bands < 1:
         raise ValueError(f"{bands} bands: there is at least 1")
@@ -102,8 +97,8 @@ def make_schedule(
     # is not known, and taken for the mean.
     whole = float(np.ptp(needed)) * (1 + 1 / layers) or 1.0
     ready = 1 - (needed - needed[0]) / whole
-    used = 1 if order == "fifo" else bands
-    cuts = _best_cuts(np.asarray(layer_bytes, dtype=np.float64), needed, used)
+    sizes = np.asarray(layer_bytes, dtype=np.float64)
+    cuts = () if order == "fifo" else cutting(sizes, needed, bands)
     return Schedule(layers, cuts, tuple(ready.tolist()), order)
 
 
@@ -114,48 +109,24 @@ def service_order(plan: SlicePlan, schedule: Schedule) -> list[int]:
     all slices as the devices for an iteration (backward takes two thirds of it): faster links
     seldom have a choice, and slower ones differ little from it.
     """
-    total = sum(piece.payload_bytes for piece in plan.slices) or 1
-    coming = sorted(plan.slices, key=lambda piece: (schedule.ready[piece.layer], -piece.index))
+    return link_order([(piece.layer, piece.payload_bytes) for piece in plan.slices], schedule)
+
+
+def link_order(pieces: Sequence[tuple[int, int]], schedule: Schedule) -> list[int]:
+    """`service_order` for pieces given as layer and bytes: their indices."""
+    total = sum(size for _, size in pieces) or 1
+    coming = sorted(
+        range(len(pieces)), key=lambda index: (schedule.ready[pieces[index][0]], -index)
+    )
     coming.reverse()
     waiting: list[tuple[int, int]] = []
     order: list[int] = []
     now = 0.0
     while coming or waiting:
         if not waiting:
-            now = max(now, schedule.ready[coming[-1].layer])
-        while coming and schedule.ready[coming[-1].layer] <= now:
-            heapq.heappush(waiting, (coming[-1].layer, coming.pop().index))
+            now = max(now, schedule.ready[pieces[coming[-1]][0]])
+        while coming and schedule.ready[pieces[coming[-1]][0]] <= now:
+            heapq.heappush(waiting, (pieces[coming[-1]][0], coming.pop()))
         order.append(heapq.heappop(waiting)[1])
-        now += 1.5 * plan.slices[order[-1]].payload_bytes / total
+        now += 1.5 * pieces[order[-1]][1] / total
     return order
-
-
-def _best_cuts(sizes: _Floats, needed: _Floats, bands: int) -> tuple[int, ...]:
-    layers = len(sizes)
-    total = np.concatenate(([0.0], np.cumsum(sizes)))
-    moment = np.concatenate(([0.0], np.cumsum(sizes * needed)))
-
-    def delays(end: int) -> _Floats:
-        """Delay inside a run [start, end), for every start below `end`."""
-        waiting: _Floats = moment[end] - moment[:end]
-        waiting -= needed[:end] * (total[end] - total[:end])
-        return waiting
-
-    best = np.array([np.inf if end else 0.0 for end in range(layers + 1)])
-    choices: list[list[int]] = []
-    for _ in range(min(bands, layers)):
-        following = best.copy()
-        choice = list(range(layers + 1))
-        for end in range(1, layers + 1):
-            through = best[:end] + delays(end)
-            start = int(through.argmin())
-            if through[start] < following[end]:
-                following[end], choice[end] = through[start], start
-        choices.append(choice)
-        best = following
-    cuts: set[int] = set()
-    end = layers
-    for choice in reversed(choices):
-        end = choice[end]
-        cuts.add(end)
-    return tuple(sorted(cuts - {0, layers}))

@@ -10,14 +10,17 @@ packets; bands without agents share the link, each in its own order.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
+from p3.band_queue import BandQueue
 from p3.profile import Profile
+from p3.schedule import Schedule, link_order
 from p3.simulation.link import Clock, Job
 from p3.simulation.network import Network
-from p3.simulation.pieces import Piece, bands_of, cut
+from p3.simulation.pieces import Piece, cut, schedule_of
 from p3.systems import DIRECT_BYTES, System, with_buckets
 
 ITERATIONS = 7
@@ -85,6 +88,18 @@ def with_best_slices(
     return min(told, key=lambda one: one.iteration_s)
 
 
+def _keeps_order(system: System) -> bool:
+    """Whether ranks issue a band's slices in an order agreed beforehand."""
+    return system.collective == "ring" and system.order == "iteration"
+
+
+def _queues(pieces: Sequence[Piece], schedule: Schedule) -> tuple[BandQueue, ...]:
+    orders: list[list[int]] = [[] for _ in range(schedule.bands)]
+    for index in link_order([(piece.trigger, piece.numel) for piece in pieces], schedule):
+        orders[schedule.push_band(pieces[index].trigger)].append(index)
+    return tuple(map(BandQueue, orders))
+
+
 class _Run:
     """One node through ITERATIONS iterations."""
 
@@ -95,8 +110,9 @@ class _Run:
         self._system = system
         self._way = _Way(profile, network, system)
         self._clock = Clock()
-        self._bands = bands_of(profile, BANDS) if system.shares_link else None
+        self._schedule = schedule_of(profile, system, BANDS)
         self._pieces = cut(profile, system, network.nodes) if network.nodes > 1 else []
+        self._queues = _queues(self._pieces, self._schedule) if _keeps_order(system) else ()
         layers = len(profile.layers)
         self._triggered: list[list[int]] = [[] for _ in range(layers)]
         self._members = [0] * layers
@@ -163,24 +179,32 @@ class _Run:
     # -- communication --------------------------------------------------------------------
 
     def _push(self, index: int, iteration: int) -> None:
-        then = self._summed if self._system.collective == "ring" else self._at_server
-        self._send(self._pieces[index], iteration, lambda: then(index, iteration))
+        if self._system.collective == "server":
+            self._send(self._pieces[index], iteration, partial(self._at_server, index, iteration))
+            return
+        band = self._schedule.push_band(self._pieces[index].trigger)
+        issued = self._queues[band].add(index, iteration) if self._queues else [index]
+        for ready in issued:
+            self._send(self._pieces[ready], iteration, partial(self._summed, ready, iteration))
 
     def _send(self, piece: Piece, iteration: int, then: Callable[[], None]) -> None:
         self._arrivals += 1
-        flow = self._bands.push_band(piece.trigger) if self._bands else 0
-        key = {
-            "fifo": (self._arrivals,),
-            "layer": (piece.trigger, self._arrivals),
-            "iteration": (iteration, piece.trigger, self._arrivals),
-        }[self._system.order]
+        key: tuple[int, ...] = (self._arrivals,)
+        if not self._queues and self._system.order == "layer":
+            key = (piece.trigger, self._arrivals)
+        elif not self._queues and self._system.order == "iteration":
+            key = (iteration, piece.trigger, self._arrivals)
+        band = self._schedule.push_band(piece.trigger)
+        if self._system.order == "iteration" and piece.trigger == self._waiting:
+            band = 0
+        flow, band = (band, 0) if self._system.shares_link else (0, band)
         work, share = self._way.work_s(piece), self._way.share(piece)
 
         def left() -> None:
             queues = self._system.shares_link and not self._clock.is_idle
             self._clock.after(self._way.delay_s(piece, queues=queues), then)
 
-        self._clock.send(Job(flow, key, work, share, left))
+        self._clock.send(Job(flow, key, work, share, left, band))
 
     def _at_server(self, index: int, iteration: int) -> None:
         """All ranks' contributions are in: the server answers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from p3.cuts import Cutting, least_delay
 from p3.schedule import Order
 
 Cut = Literal["slices", "kvstore", "buckets"]
@@ -29,7 +30,7 @@ class System:
     `per_layer`: a layer's forward waits for its own parameters, not for all. `pull`: results are
     fetched once the whole tensor is in, not sent at once. `synchronous`: updates hold every rank's
     gradients. `incast_control`: senders keep below what a switch port holds. `message_s` is
-    processor time a message.
+    processor time a message, `cutting` decides which layers share a band.
     """
 
     name: str
@@ -46,6 +47,7 @@ class System:
     message_s: float = 50e-6
     bucket_bytes: int = BUCKET_BYTES
     first_bucket_bytes: int = FIRST_BUCKET_BYTES
+    cutting: Cutting = least_delay
 
     @property
     def uses_bands(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,21 +18,29 @@ import msgspec
 from experiments import numbers_file
 from experiments.emulation import paper_profiles
 from experiments.report import percent, table
+from p3.best_cuts import with_best_cuts
 from p3.commands.options import NetworkOptions, UsageError, add_network, rate
+from p3.cuts import CUTTINGS
 from p3.engine import P3Error
 from p3.profile import Profile, read_profile
-from p3.simulate import Prediction, predict, with_best_buckets
+from p3.simulate import BANDS, Prediction, predict, with_best_buckets
 from p3.simulation.network import Network
+from p3.simulation.pieces import schedule_of
 from p3.systems import SYSTEMS
 from p3_shaper.console import carried_out
 from p3_shaper.rates import Rate
 
+OPTIMISED = "optimised"
+"""Bands that the model itself likes best: see `best_cuts`."""
 BEST_DDP = "ddp-best"
 """DDP with the bucket size that is best for it."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One system on one network; `over_ddp` is DDP's time over its own."""
+    """One system on one network; `over_ddp` is DDP's time over its own, `bands` how it cuts them.
+
+    `cuts` is the first layer of every band but band 0.
+    """
 
     nodes: int
     bits_per_second: int
@@ -42,23 +51,51 @@ class Row(msgspec.Struct, frozen=True):
     bound_s: float
     busy: float
     over_ddp: float
+    bands: str = ""
+    cuts: tuple[int, ...] = ()
 
 
 def rows(profile: Profile, network: Network, link: Rate, names: Sequence[str]) -> Iterator[Row]:
     """Predictions for `names` on one network whose links are of rate `link`."""
-    ddp = predict(profile, network, SYSTEMS["ddp"])
+    row = _Rows(profile, network, link)
     for name in names:
         told, title = _told(profile, network, name)
-        yield Row(
-            network.nodes,
-            link.bits_per_second,
+        yield row(told, name, title)
+
+
+def cut_rows(profile: Profile, network: Network, link: Rate, names: Sequence[str]) -> Iterator[Row]:
+    """Every way to cut bands, for those of `names` that have bands."""
+    row = _Rows(profile, network, link)
+    for system in (SYSTEMS[name] for name in names if name != BEST_DDP):
+        if not system.uses_bands:
+            continue
+        for bands, cutting in CUTTINGS.items():
+            told = predict(profile, network, replace(system, cutting=cutting))
+            yield row(told, system.name, f"{system.title}, {bands}", bands)
+        told = with_best_cuts(profile, network, system)
+        yield row(told, system.name, f"{system.title}, {OPTIMISED}", OPTIMISED)
+
+
+class _Rows:
+    """Makes rows of one network."""
+
+    def __init__(self, profile: Profile, network: Network, link: Rate) -> None:
+        self._profile, self._network, self._link = profile, network, link
+        self._ddp = predict(profile, network, SYSTEMS["ddp"])
+
+    def __call__(self, told: Prediction, name: str, title: str, bands: str = "") -> Row:
+        return Row(
+            self._network.nodes,
+            self._link.bits_per_second,
             name,
             title,
             told.iteration_s,
-            network.nodes * profile.samples / told.iteration_s,
+            self._network.nodes * self._profile.samples / told.iteration_s,
             told.bound_s,
             told.busy,
-            ddp.iteration_s / told.iteration_s,
+            self._ddp.iteration_s / told.iteration_s,
+            bands,
+            schedule_of(self._profile, told.system, BANDS).cuts if bands else (),
         )
 
 
@@ -104,6 +141,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=int, nargs="+", required=True)
     made.add_argument("--rate", type=rate, nargs="+", required=True, help="a link's, like 10gbit")
     made.add_argument("--systems", nargs="+", choices=names, default=names, metavar="SYSTEM")
+    made.add_argument(
+        "--cuts", action="store_true", help="compare ways to cut bands, for systems with bands"
+    )
     add_network(made)
     numbers_file.add_option(made)
     return made
@@ -113,11 +153,12 @@ def _run(parsed: argparse.Namespace) -> int:
     try:
         profile = _profile(parsed.profile)
         options = NetworkOptions(parsed)
+        predicted = cut_rows if parsed.cuts else rows
         found = [
             row
             for link in parsed.rate
             for nodes in parsed.nodes
-            for row in rows(profile, options.network(nodes, link), link, parsed.systems)
+            for row in predicted(profile, options.network(nodes, link), link, parsed.systems)
         ]
     except (P3Error, UsageError) as error:
         print(f"simulate: {error}", file=sys.stderr)

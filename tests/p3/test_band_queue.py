@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p3.groups import BandQueue
+from p3.band_queue import BandQueue
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.data())

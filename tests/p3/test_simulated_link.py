@@ -14,11 +14,20 @@ class Sent:
         self.clock = Clock()
         self.ends: dict[str, float] = {}
 
-    def send(self, name: str, key: int, work_s: float, *, share: float = 1, flow: int = 0) -> None:
+    def send(
+        self,
+        name: str,
+        key: int,
+        work_s: float,
+        *,
+        share: float = 1,
+        flow: int = 0,
+        band: int = 0,
+    ) -> None:
         def done() -> None:
             self.ends[name] = self.clock.now
 
-        self.clock.send(Job(flow, (key,), work_s, share, done))
+        self.clock.send(Job(flow, (key,), work_s, share, done, band))
 
     def to_end(self) -> dict[str, float]:
         while self.clock.step():
@@ -27,12 +36,20 @@ class Sent:
         return {name: round(when, 6) for name, when in self.ends.items()}
 
 
-def test_the_most_urgent_preempts() -> None:
+def test_a_more_urgent_band_preempts() -> None:
     link = Sent()
-    link.send("late", 2, 3.0)
-    link.clock.after(1.0, lambda: link.send("urgent", 1, 2.0))
+    link.send("late", 1, 3.0, band=1)
+    link.clock.after(1.0, lambda: link.send("urgent", 2, 2.0))
     assert link.to_end() == {"urgent": 3.0, "late": 5.0}
     assert link.clock.busy_s == pytest.approx(5.0)
+
+
+def test_in_a_band_the_most_urgent_goes_next_but_does_not_preempt() -> None:
+    link = Sent()
+    link.send("late", 2, 3.0)
+    link.send("later", 3, 1.0)
+    link.clock.after(1.0, lambda: link.send("urgent", 1, 2.0))
+    assert link.to_end() == {"late": 3.0, "urgent": 5.0, "later": 6.0}
 
 
 def test_what_one_cannot_use_is_the_next_ones() -> None:

@@ -128,3 +128,17 @@ def test_every_system_is_predicted_on_every_network(tmp_path: Path) -> None:
     assert {"ddp", "ddp-best", "baseline", "slicing", "p3-static", "asgd", "p3-groups"} <= names
     assert len(rows) == 2 * len(names)
     assert all(row.iteration_s >= row.bound_s for row in rows if row.system != "asgd")
+
+
+def test_ways_to_cut_bands_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "numbers.json"
+    argv = ["sockeye", "--cuts", "--nodes", "4", "--rate", "4gbit", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["simulate", *argv, "--systems", "ddp", "p3-groups"])
+    assert simulate.main() == 0
+    assert "P3, groups, equal-bytes" in capsys.readouterr().out
+    rows = msgspec.json.decode(file.read_bytes(), type=list[simulate.Row])
+    assert {row.system for row in rows} == {"p3-groups"}
+    seconds = {row.bands: row.iteration_s for row in rows}
+    assert seconds["optimised"] == min(seconds.values()) < seconds["one-band"]

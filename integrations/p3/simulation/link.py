@@ -15,7 +15,8 @@ _ROUNDING = 1e-9
 class Job:
     """Bytes that take `work_s` seconds of the whole link, and at most `share` of it, 0 … 1.
 
-    Jobs of one flow are served in order of `key`; flows share the link evenly.
+    Jobs of one flow are served by band, then in order of `key`; flows share the link evenly.
+    What has begun to leave stays before all of its band that has not: it is in the band's sockets.
     """
 
     flow: int
@@ -23,14 +24,17 @@ class Job:
     work_s: float
     share: float
     then: Callable[[], None]
+    band: int = 0
     left_s: float = field(init=False)
     rate: float = field(init=False, default=0.0)
+    begun: float = field(init=False, default=float("inf"))
+    """Which of all jobs it was to begin."""
 
     def __post_init__(self) -> None:
         self.left_s = self.work_s
 
     def __lt__(self, other: Job) -> bool:
-        return self.key < other.key
+        return (self.band, self.begun, self.key) < (other.band, other.begun, other.key)
 
     @property
     def is_done(self) -> bool:
@@ -50,6 +54,7 @@ class Clock:
         self._flows: dict[int, list[Job]] = {}
         self._served: list[Job] = []
         self._is_stale = False
+        self._begun = 0
 
     @property
     def is_idle(self) -> bool:
@@ -110,6 +115,9 @@ class Clock:
             for job in self._flows[flow]:
                 job.rate = min(job.share, free)
                 free -= job.rate
+                if job.begun == float("inf"):
+                    self._begun += 1
+                    job.begun = self._begun
                 self._served.append(job)
                 if free <= _ROUNDING:
                     break

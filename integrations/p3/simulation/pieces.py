@@ -33,14 +33,13 @@ def cut(profile: Profile, system: System, nodes: int) -> list[Piece]:
     return list(_tensors(profile, nodes))
 
 
-def bands_of(profile: Profile, bands: int) -> Schedule:
-    """The bands that P3 gives the model's layers."""
+def schedule_of(profile: Profile, system: System, bands: int) -> Schedule:
+    """The bands that `system` gives the model's layers."""
     starts = [0.0]
     for layer in profile.layers[:-1]:
         starts.append(starts[-1] + layer.forward_s)
-    return make_schedule(
-        [layer.numel * profile.itemsize for layer in profile.layers], bands, starts
-    )
+    layer_bytes = [layer.numel * profile.itemsize for layer in profile.layers]
+    return make_schedule(layer_bytes, bands, starts, system.order, system.cutting)
 
 
 def _slices(profile: Profile, slice_numel: int, nodes: int) -> Iterator[Piece]:
