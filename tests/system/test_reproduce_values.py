@@ -9,18 +9,27 @@ import msgspec
 import pytest
 
 from experiments.reproduce import cli, paper, plans
-from experiments.reproduce.claims import claims
+from experiments.reproduce.claims import band_claims, claims
 from experiments.reproduce.measure import turns
 from experiments.reproduce.pictures import as_csv, pictures
-from experiments.reproduce.points import Measurement, Point, Store, StoreError, Use
+from experiments.reproduce.points import (
+    USUAL_CUTTING,
+    Measurement,
+    Point,
+    Store,
+    StoreError,
+    Use,
+)
 from experiments.reproduce.sampling import Sample, Series
 from experiments.reproduce.summary import best_buckets, summarize
 from experiments.systems import SHALLOW_PORT
+from p3.simulation.pieces import schedule_of
 from p3.systems import SYSTEMS
 from p3_shaper.rates import Rate
 
-EVERYTHING = plans.all_points(tuple(plans.FIGURES), plans.EVERYTHING, quick=False)
-QUICK = plans.all_points(tuple(plans.FIGURES), plans.QUICK, quick=True)
+PAPERS = ("fig7", "fig8", "fig10", "fig12")
+EVERYTHING = [p for name in PAPERS for p in plans.FIGURES[name](plans.EVERYTHING, quick=False)]
+QUICK = [point for plan in plans.FIGURES.values() for point in plan(plans.QUICK, quick=True)]
 ONE = replace(plans.EVERYTHING, models=("resnet50_v1",), buffers=(SHALLOW_PORT,))
 BEST = plans.figure_7(ONE, quick=True)
 
@@ -73,7 +82,7 @@ def test_points_of_a_link_take_turns_and_share_agents() -> None:
 
 
 def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
-    store = Store(tmp_path / "measurements.jsonl")
+    store = Store(tmp_path / "measurements.jsonl", Measurement)
     assert store.read() == []
     whole = [turn for block in turns(BEST, 2, []) for turn in block]
     for turn in whole[:5]:
@@ -115,6 +124,20 @@ def test_medians_spreads_and_claims() -> None:
     (picture,) = pictures("fig7", rows, raw)
     assert len(as_csv(picture.rows).splitlines()) == len(picture.rows) + 1
     assert "1/10" in picture.title
+
+
+def test_bands_are_cut_in_every_way_and_compared() -> None:
+    points = plans.bands(replace(plans.EVERYTHING, models=("sockeye",)), quick=False)
+    assert {point.system for point in points} == {"p3", "p3-groups"}
+    groups = [point for point in points if point.system == "p3-groups"]
+    # No two come to the same bands, and the usual ones keep their name.
+    assert len({schedule_of(p.profile, p.kind, 7).cuts for p in groups}) == len(groups)
+    assert {"one-band", USUAL_CUTTING} <= {point.cutting for point in groups}
+    raw = [measurement(p, 0.4 if p.cutting == USUAL_CUTTING else 0.5) for p in points]
+    found = band_claims(summarize(raw).of(points))
+    assert [claim.found for claim in found] == pytest.approx([1.25, 1.25])
+    (picture,) = pictures("bands", summarize(raw).of(points), raw)
+    assert "P3, groups, bands: one-band" in {row.title for row in picture.rows}
 
 
 def test_a_links_use() -> None:

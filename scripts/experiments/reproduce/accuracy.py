@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from experiments.reproduce.draw import DOTS_PER_INCH
 from experiments.reproduce.fleet import Fleet
-from experiments.reproduce.lessons import NODES, Learned, learned, lessons, text
+from experiments.reproduce.lessons import NODES, Learned, Lesson, learned, lessons, text
+from experiments.reproduce.points import Store
 from p3_shaper.cluster import PORT_BUFFER
 from p3_shaper.rates import Rate
 
@@ -20,15 +21,29 @@ RATE = Rate(200_000_000)
 
 
 def run(out: Path, iterations: int, systems: Collection[str]) -> list[Path]:
-    """Measure and write; raises ClusterError, launch.LaunchError."""
-    found: list[Learned] = []
-    with Fleet(NODES, out / "logs", "experiments.reproduce.lesson_rank") as fleet:
-        fleet.reshape(RATE, PORT_BUFFER)
-        for lesson in lessons(iterations, max(1, iterations // 30), systems):
-            print(f"accuracy: {lesson.title}", file=sys.stderr, flush=True)
-            found.append(learned(lesson, fleet.tell(lesson, lambda _: None)))
+    """Train what `out` does not have yet, and write.
+
+    Raises ClusterError, launch.LaunchError, StoreError.
+    """
+    store = Store(out / "lessons.jsonl", Learned)
+    wanted = lessons(iterations, max(1, iterations // 30), systems)
+    there = {one.lesson: one for one in store.read()}
+    left = [lesson for lesson in wanted if lesson not in there]
+    if left:
+        for one in _learn(left, out / "logs"):
+            store.add(one)
+            there[one.lesson] = one
+    found = [there[lesson] for lesson in wanted]
     print(text(found))
     return write(out, found)
+
+
+def _learn(left: Sequence[Lesson], logs: Path) -> Iterator[Learned]:
+    with Fleet(NODES, logs, "experiments.reproduce.lesson_rank") as fleet:
+        fleet.reshape(RATE, PORT_BUFFER)
+        for number, lesson in enumerate(left):
+            print(f"accuracy: {number}/{len(left)}: {lesson.title}", file=sys.stderr, flush=True)
+            yield learned(lesson, fleet.tell(lesson, lambda _: None))
 
 
 def write(out: Path, found: Sequence[Learned]) -> list[Path]:

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from experiments.reproduce import paper
-from experiments.reproduce.points import Point
+from experiments.reproduce.points import USUAL_CUTTING, Point
 from experiments.reproduce.summary import Row
 from experiments.systems import SHALLOW_PORT
 
 APART = 1.2
 """Computing and communication differ by more than this factor: then they can hide all of it."""
+
+ALIKE = 0.97
+"""Nearer than this, medians of interleaved repeats are not told apart."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -63,3 +66,21 @@ def _claims(point: Point, model: str, gbit: float, systems: Mapping[str, Row]) -
             wanted = 1.20 if most.system == "ddp" and not apart else 0.97
             ratio = p3.throughput / most.throughput
             yield Claim(f"{where}: {name} over {most.title}", wanted, ratio)
+
+
+def band_claims(rows: Mapping[Point, Row]) -> list[Claim]:
+    """P3's bands are as good as the best of the others that were tried."""
+    tried: dict[tuple[str, float, str], dict[str, float]] = {}
+    for point, row in rows.items():
+        place = (point.model, point.gbit, point.system)
+        tried.setdefault(place, {})[point.cutting] = row.throughput
+    return [
+        Claim(
+            f"{paper.TITLES[model]} at {gbit:g} Gbit/s: {system}'s bands over the best others",
+            ALIKE,
+            ways[USUAL_CUTTING] / max(rest),
+        )
+        for (model, gbit, system), ways in tried.items()
+        if USUAL_CUTTING in ways
+        and (rest := [speed for way, speed in ways.items() if way != USUAL_CUTTING])
+    ]

@@ -14,12 +14,13 @@ from experiments.messages import Event, Iterated
 from experiments.reproduce import accuracy, outputs, paper, plans
 from experiments.reproduce.measure import Measuring, Progress, Turn, turns
 from experiments.reproduce.plans import Choice
-from experiments.reproduce.points import Store, StoreError
+from experiments.reproduce.points import Measurement, Store, StoreError
 from experiments.systems import DEEP_PORT, SHALLOW_PORT
 from p3.systems import SYSTEMS
 from p3_shaper.cluster import ClusterError
 
 _MEASUREMENTS = "measurements.jsonl"
+_INTERRUPTED = "interrupted"
 ACCURACY = "accuracy"
 LESSON = 150
 """Iterations of `accuracy`: 30 epochs."""
@@ -140,45 +141,46 @@ class Shown(Progress):
 def main() -> int:
     """The command; 1 when something failed, after what was measured until then is written."""
     options = parse(sys.argv[1:])
-    if not options.figures:
-        return _accuracy(options)
-    store = Store(options.out / _MEASUREMENTS)
-    figures = {
-        name: plans.FIGURES[name](options.choice, quick=options.quick) for name in options.figures
-    }
-    points = plans.all_points(options.figures, options.choice, quick=options.quick)
     try:
-        blocks = turns(points, options.choice.repeats, store.read())
-        progress = Shown(sum(map(len, blocks)))
-        failure = _measure(Measuring(store, options.out / "logs", progress), blocks)
-        for path in outputs.write(options.out, figures, store.read()):
-            print(path)
-    except StoreError as error:
+        failure = _figures(options) if options.figures else _accuracy(options)
+    except (ClusterError, LaunchError, StoreError) as error:
         failure = str(error)
+    except KeyboardInterrupt:
+        failure = _INTERRUPTED
     if failure:
-        print(f"reproduce: {failure}; the same command goes on from here", file=sys.stderr)
+        print(f"\nreproduce: {failure}; the same command goes on from here", file=sys.stderr)
     return 1 if failure else 0
 
 
-def _measure(measuring: Measuring, blocks: Sequence[Sequence[Turn]]) -> str:
+def _figures(options: Options) -> str:
     """The sentence of what ended it early; empty if nothing did."""
+    store = Store(options.out / _MEASUREMENTS, Measurement)
+    choice, quick = options.choice, options.quick
+    figures = {name: plans.FIGURES[name](choice, quick=quick) for name in options.figures}
+    points = [point for figure in figures.values() for point in figure]
+    blocks = turns(points, choice.repeats, store.read())
+    progress = Shown(sum(map(len, blocks)))
+    failure = _measure(Measuring(store, options.out / "logs", progress), blocks)
+    for path in outputs.write(options.out, figures, store.read()):
+        print(path)
+    return failure
+
+
+def _measure(measuring: Measuring, blocks: Sequence[Sequence[Turn]]) -> str:
+    """As `_figures`, so that what was measured is written in any case."""
     try:
         measuring.run(blocks)
     except (ClusterError, LaunchError) as error:
         return str(error)
     except KeyboardInterrupt:
-        return "interrupted"
+        return _INTERRUPTED
     return ""
 
 
-def _accuracy(options: Options) -> int:
+def _accuracy(options: Options) -> str:
     given = options.choice.iterations
     own = (plans.EVERYTHING.iterations, plans.QUICK.iterations)
     iterations = LESSON if given in own else given
-    try:
-        for path in accuracy.run(options.out, iterations, options.choice.systems):
-            print(path)
-    except (ClusterError, LaunchError) as error:
-        print(f"reproduce: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for path in accuracy.run(options.out, iterations, options.choice.systems):
+        print(path)
+    return ""

@@ -87,6 +87,22 @@ def _line(axes: Axes, rows: Rows, x: Callable[[Point], float], name: str) -> Non
         axes.plot([place] * count, row.repeats, ".", color=colour, alpha=0.4, markersize=3)
 
 
+def by_title(rows: Rows, title: str) -> Figure:
+    """Throughput by system and way to cut bands, a panel a model."""
+    figure, axes = _panels(models_of(rows), title)
+    for model, one in axes.items():
+        mine = {point: row for point, row in rows.items() if point.model == model}
+        for place, (point, row) in enumerate(mine.items()):
+            colour = _COLOURS[point.system]
+            one.plot(row.repeats, [place] * len(row.repeats), ".", color=colour, alpha=0.4)
+            one.plot([row.throughput], [place], "o", color=colour)
+        names = [f"{point.system}, {point.cutting}, {point.gbit:g} Gbit/s" for point in mine]
+        one.set_yticks(range(len(mine)), names, fontsize="x-small")
+        one.set_xlabel(f"{paper.units(model)} a second and machine")
+        one.grid(alpha=0.2)
+    return figure
+
+
 def utilisation(measurements: Sequence[Measurement], title: str) -> Figure:
     """Node 0's outbound rate in time: a line a model, a column a system."""
     models = models_of(one.point for one in measurements)

@@ -82,7 +82,7 @@ class Measuring:
     Raises ClusterError, launch.LaunchError.
     """
 
-    store: Store
+    store: Store[Measurement]
     logs: Path
     progress: Progress
     _fleets: ExitStack = field(default_factory=ExitStack)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
 import msgspec
 
 from experiments.reproduce import html
-from experiments.reproduce.claims import Claim, claims
-from experiments.reproduce.pictures import as_csv, pictures
+from experiments.reproduce.claims import Claim, band_claims, claims
+from experiments.reproduce.pictures import Picture, as_csv, pictures
 from experiments.reproduce.points import Measurement, Point
 from experiments.reproduce.summary import summarize
 
@@ -48,25 +48,35 @@ def write(
                 written[-1].write_bytes(content)
     # Figure 7's setting: the machines of figure 10 compute at another speed.
     found = claims(summary.of(figures.get("fig7", ())))
+    found += band_claims(summary.of(figures.get("bands", ())))
     when = date.today().isoformat()
     written += [out / "report.html", out / "results.md"]
     written[-2].write_text(html.page(machine(), when, shown, found), encoding="utf-8")
-    written[-1].write_text(_results(found, when), encoding="utf-8")
+    written[-1].write_text(
+        _results(found, when, [picture for picture, _ in shown]), encoding="utf-8"
+    )
     return written
 
 
-def _results(found: Sequence[Claim], when: str) -> str:
-    lines = [
-        "# What the experiments show",
-        "",
-        f"{when}; {machine()}. {html.HOW} Ports of 256 KB.",
-        "",
-        "| | wanted | found | holds |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {claim.text} | {claim.wanted:.2f} | {claim.found:.2f} | "
-        f"{'yes' if claim.holds else '**no**'} |"
-        for claim in found
-    ]
-    return "\n".join(lines) + "\n"
+def _results(found: Sequence[Claim], when: str, shown: Sequence[Picture]) -> str:
+    lines = ["# What the experiments show", "", f"{when}; {machine()}. {html.HOW}", ""]
+    if found:
+        rows = [
+            (
+                claim.text,
+                f"{claim.wanted:.2f}",
+                f"{claim.found:.2f}",
+                "yes" if claim.holds else "**no**",
+            )
+            for claim in found
+        ]
+        lines += ["Ports of 256 KB:", "", *_table(("", "wanted", "found", "holds"), rows), ""]
+    for picture in shown:
+        measured = [html.cells(row) for row in picture.rows]
+        lines += [f"## {picture.title}", "", *_table(html.HEADER, measured), ""]
+    return "\n".join(lines)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for cells in (header, ("---",) * len(header), *rows):
+        yield "| " + " | ".join(cells) + " |"

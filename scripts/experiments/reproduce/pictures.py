@@ -18,6 +18,7 @@ NAMES = {
     "fig8": "a link's use in time",
     "fig10": "machines",
     "fig12": "slice size",
+    "bands": "ways to cut bands",
 }
 Rows = Mapping[Point, Row]
 
@@ -55,6 +56,8 @@ def _draw(name: str, rows: Rows, raw: Sequence[Measurement], title: str) -> Figu
         return draw.utilisation(raw, title)
     if name == "fig10":
         return draw.against(rows, lambda p: p.nodes, paper.figure_10, ("machines", machine), title)
+    if name == "bands":
+        return draw.by_title(rows, title)
     figure = draw.against(
         rows, lambda p: p.slice_numel, paper.figure_12, ("slice size", machine), title
     )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from experiments.emulation import PAPER_SAMPLES_PER_S
 from experiments.reproduce import paper
-from experiments.reproduce.points import Point
+from experiments.reproduce.points import OPTIMISED, Point
 from experiments.systems import DEEP_PORT, SHALLOW_PORT
+from p3.best_cuts import with_best_cuts
+from p3.cuts import CUTTINGS
+from p3.simulate import BANDS
+from p3.simulation.network import Network
+from p3.simulation.pieces import schedule_of
 from p3.systems import SYSTEMS
 
 DEFAULT_BUCKET_MIB = 25.0
@@ -21,6 +26,8 @@ SCALE = 10
 LEAST_SLICE = {"server": 50_000, "ring": 400_000}
 """Elements: the engines' own sizes, the best for a processor at any scale."""
 SAMPLE_S = 0.1
+MESSAGE_S = 1e-3
+"""What a message takes where nodes share two cores, for the model that optimises bands."""
 FINE_SAMPLE_S = 0.01
 """Figure 8's, as the paper has it."""
 
@@ -130,12 +137,39 @@ def figure_12(choice: Choice, *, quick: bool) -> list[Point]:
     ]
 
 
+def bands(choice: Choice, *, quick: bool) -> list[Point]:
+    """P3 with bands cut in every way there is, where figure 7 shows the most gain."""
+    models = choice.models or (("resnet50_v1",) if quick else paper.MODELS)
+    chosen = ("p3-groups",) if quick else ("p3", "p3-groups")
+    found: list[Point] = []
+    for model in models:
+        for rate in choice.rates or (paper.BEST_RATE[model],):
+            for system in chosen:
+                (point,) = _points(choice, Where(model, rate, SHALLOW_PORT), system)
+                found += _cut_in_all_ways(point)
+    return found
+
+
+def _cut_in_all_ways(point: Point) -> Iterator[Point]:
+    profile, system = point.profile, point.kind
+    known = {}
+    for cutting in CUTTINGS:
+        one = msgspec.structs.replace(point, cutting=cutting)
+        known[schedule_of(profile, one.kind, BANDS).cuts] = one
+    network = Network(point.nodes, point.rate.bits_per_second, MESSAGE_S, point.port_buffer)
+    cuts = schedule_of(profile, with_best_cuts(profile, network, system).system, BANDS).cuts
+    # Ways that come to the same bands are measured once, the usual one by its own name.
+    known.setdefault(cuts, msgspec.structs.replace(point, cutting=OPTIMISED, cuts=cuts))
+    yield from known.values()
+
+
 Plan = Callable[..., list[Point]]
 FIGURES: Mapping[str, Plan] = {
     "fig7": figure_7,
     "fig8": figure_8,
     "fig10": figure_10,
     "fig12": figure_12,
+    "bands": bands,
 }
 
 
@@ -198,9 +232,3 @@ def _point(
         iterations=choice.iterations,
         sample_s=SAMPLE_S,
     )
-
-
-def all_points(figures: Sequence[str], choice: Choice, *, quick: bool) -> list[Point]:
-    """What the named figures need; a point that two of them need comes once."""
-    found = (point for name in figures for point in FIGURES[name](choice, quick=quick))
-    return list(dict.fromkeys(found))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from experiments.emulation import PAPER_BATCH, paper_profiles
 from p3.bounds import communication_s
+from p3.cuts import CUTTINGS, Given
 from p3.profile import Profile
 from p3.systems import SYSTEMS, System
 from p3_shaper.rates import Rate
 
 GIGABIT = 1_000_000_000
-MIB = 2**20
+USUAL_CUTTING = "least-delay"
+OPTIMISED = "optimised"
 
 
 @cache
@@ -34,6 +37,7 @@ class Point(msgspec.Struct, frozen=True):
     are divided by `scale`; a slice keeps `least_slice` elements at least, since a message costs
     this machine's processor as much at any scale. In `slow` motion times are multiplied and rates
     divided once more. Every `sample_s` the link's counters are read, which costs processor time.
+    `cutting` names a way to cut bands, one of `cuts.CUTTINGS` or `OPTIMISED`, which has `cuts`.
     """
 
     model: str
@@ -49,17 +53,22 @@ class Point(msgspec.Struct, frozen=True):
     least_slice: int
     iterations: int
     sample_s: float
+    cutting: str = USUAL_CUTTING
+    cuts: tuple[int, ...] = ()
 
     @property
     def kind(self) -> System:
         """The system as a value."""
-        return SYSTEMS[self.system]
+        cutting = Given(self.cuts) if self.cutting == OPTIMISED else CUTTINGS[self.cutting]
+        return replace(SYSTEMS[self.system], cutting=cutting)
 
     @property
     def title(self) -> str:
         """The system in words."""
         if self.bucket_mib:
             return f"{self.kind.title}, buckets of {self.bucket_mib:g} MiB"
+        if self.cutting != USUAL_CUTTING:
+            return f"{self.kind.title}, bands: {self.cutting}"
         return self.kind.title
 
     @property
@@ -140,29 +149,33 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class StoreError(RuntimeError):
-    """The file of measurements cannot be used; the message says why, and what to do."""
+    """The file of results cannot be used; the message says why, and what to do."""
+
+
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Measurements in a file, one a line; an interrupted run's last line may be cut off."""
+class Store(Generic[Kept]):
+    """Results in a file, one a line; an interrupted run's last line may be cut off."""
 
     path: Path
+    kind: type[Kept]
 
-    def read(self) -> list[Measurement]:
+    def read(self) -> list[Kept]:
         """All of them, in order. StoreError for a file of something else."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")
         try:
-            return [msgspec.json.decode(line, type=Measurement) for line in lines[:-1] if line]
+            return [msgspec.json.decode(line, type=self.kind) for line in lines[:-1] if line]
         except msgspec.DecodeError as error:
             raise StoreError(
-                f"{self.path} holds something other than this version's measurements ({error}): "
+                f"{self.path} holds something other than this version's results ({error}): "
                 "choose another --out, or remove it"
             ) from error
 
-    def add(self, one: Measurement) -> None:
+    def add(self, one: Kept) -> None:
         """Keep one more; it is on the disk when this returns."""
         self._mend()
         with self.path.open("ab") as file:

@@ -18,7 +18,7 @@ from experiments.messages import tell
 from experiments.reproduce.points import Point
 from experiments.train import Trained, ddp, train
 from experiments.workloads import Workload
-from p3.compared import COMPARED
+from p3.compared import engine_of
 
 
 def trained(point: Point, workload: Workload) -> Trained:
@@ -28,7 +28,7 @@ def trained(point: Point, workload: Workload) -> Trained:
     model, optimizer = p3.pytorch.distribute(
         workload.model,
         workload.optimizer(),
-        engine=COMPARED[point.system],
+        engine=engine_of(point.kind),
         slice_numel=point.emulated_slice_numel,
         port_buffer=point.port_buffer,
         update="worker" if point.kind.synchronous else "server",
