@@ -33,6 +33,8 @@ class Message:
 
 
 DISCARD_BYTES = 1 << 18
+TURN_BYTES = 1 << 18
+"""After so many a channel lets the others have their turn: on a fast path it might never block."""
 
 
 class Owner(Protocol):
@@ -180,8 +182,12 @@ class Channel:
             self._owner.on_broken(self, error)
 
     def on_writable(self) -> None:
-        """Send as much as the kernel takes now."""
+        """Send as much as the kernel takes now, or until it is the others' turn."""
+        total = 0
         while self._open and (self._writing or self._begin()):
+            if total >= TURN_BYTES:
+                self._block(True)
+                return
             try:
                 sent = self._sock.sendmsg(self._writing)
             except BlockingIOError:
@@ -189,6 +195,7 @@ class Channel:
             except OSError as error:
                 self._end(f"the connection broke: {error.strerror}")
                 return
+            total += sent
             if not self._took(sent):
                 self._block(True)
                 return

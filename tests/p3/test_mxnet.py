@@ -114,14 +114,26 @@ def test_another_model_is_an_error_on_every_rank(ranks: Ranks) -> None:
         assert result["said"].startswith("PlanMismatchError: ranks [1] have a different slice plan")
 
 
+def train_with_dist_sync(directory: Path) -> None:
+    """MXNet's own store leaves its parameters; ps-lite sometimes fails a check of its own."""
+    for last in (False, False, True):
+        with (
+            dist_sync_roles(2) as roles,
+            start_mxnet(SUPPORT / "mxnet_rank.py", world_size=2, environment=roles) as processes,
+        ):
+            try:
+                Ranks(processes).run("native", str(directory), "dist_sync")
+            except (AssertionError, BrokenPipeError):
+                if last or -signal.SIGABRT not in [process.poll() for process in processes]:
+                    raise
+            else:
+                return
+
+
 def test_the_same_parameters_as_dist_sync(ranks: Ranks, tmp_path: Path) -> None:
     for result in ranks.run("native", str(tmp_path), "dist_p3"):
         assert not result["foreign"]
-    with (
-        dist_sync_roles(2) as roles,
-        start_mxnet(SUPPORT / "mxnet_rank.py", world_size=2, environment=roles) as processes,
-    ):
-        Ranks(processes).run("native", str(tmp_path), "dist_sync")
+    train_with_dist_sync(tmp_path)
     for rank in range(2):
         with (
             np.load(tmp_path / f"dist_p3-{rank}.npz") as ours,

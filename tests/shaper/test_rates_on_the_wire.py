@@ -18,7 +18,7 @@ from p3_shaper.cluster import Pair
 from p3_shaper.rates import Rate, parse_rate
 from p3_shaper.tcmessage import Counters
 
-WINDOWS = 8
+WINDOWS = 20
 WINDOW_S = 0.4
 
 
