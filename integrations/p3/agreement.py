@@ -6,6 +6,9 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 
 from p3.engine import PlanMismatchError
@@ -66,13 +69,37 @@ def announce_job(name: str) -> client.Registration | None:
     return client.announce(f"{plain or 'training'}:{name}")
 
 
-def check_same(exchange: Exchange, what: str, mine: bytes) -> None:
-    """PlanMismatchError on every rank, naming the ranks that differ, unless all have `mine`."""
-    everyone = exchange(mine)
-    different = [rank for rank, theirs in enumerate(everyone) if theirs != everyone[0]]
-    if different:
+def check_same(exchange: Exchange, mine: Mapping[str, Sequence[str]]) -> None:
+    """PlanMismatchError on every rank, with what differs and where, unless all have `mine`.
+
+    `mine` is, for each thing that must be the same, what it is here, part by part.
+    """
+    everyone = [_things(rank, theirs) for rank, theirs in enumerate(exchange(dict(mine)))]
+    for what, parts in everyone[0].items():
+        different = [rank for rank, theirs in enumerate(everyone) if theirs.get(what) != parts]
+        if different:
+            rank = different[0]
+            other, first = _first_difference(everyone[rank].get(what, ()), parts)
+            raise PlanMismatchError(
+                f"ranks {different} have a different {what} than rank 0: {other} on rank {rank}, "
+                f"{first} on rank 0; it must be the same on every rank"
+            )
+
+
+def _things(rank: int, theirs: object) -> dict[str, Sequence[str]]:
+    if not isinstance(theirs, dict):
         raise PlanMismatchError(
-            f"ranks {different} have a different {what} than rank 0: model, dtypes, frozen "
-            "parameters, slice_numel, engine, servers, update and timeout must be the same on "
-            "every rank"
+            f"rank {rank} says {type(theirs).__name__} where rank 0 says what must be the same: "
+            "install the same release of P3 on all nodes"
         )
+    return theirs
+
+
+def _first_difference(theirs: Sequence[str], first: Sequence[str]) -> tuple[str, str]:
+    pairs = zip_longest(theirs, first, fillvalue="nothing more")
+    return next((one, other) for one, other in pairs if one != other)
+
+
+def release() -> str:
+    """P3's, as installed here."""
+    return version("p3-transport")

@@ -228,8 +228,8 @@ class ModuleHooks:
             self._options.servers,
         )
         payloads = Payloads(plan, tensors)
-        layout = repr((kind.name, payloads.orders)).encode()
-        check_same(exchange_over_default_group, "slice plan", plan.digest() + layout)
+        layout = [kind.name, plan.digest().hex(), repr(payloads.orders)]
+        check_same(exchange_over_default_group, {"slice plan": layout})
         table = agree_on_bands(exchange_over_default_group, self._options.bands)
         updater, open_engine = self._updater(plan, payloads)
         schedule = make_schedule(plan.layer_bytes(), len(table), starts, kind.order, kind.cutting)

@@ -19,8 +19,8 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
-from p3.agreement import NoAgentWarning, agree_on_bands, check_same
-from p3.engine import Agreed, Engine, Job, P3Error
+from p3.agreement import NoAgentWarning, agree_on_bands, check_same, release
+from p3.engine import Agreed, Engine, Job, Network, P3Error
 from p3.mxnet_engine import Array, has_threads
 from p3.mxnet_order import learned, watch
 from p3.mxnet_sums import Sums
@@ -45,8 +45,10 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
     """`gluon.Trainer(kvstore="dist_p3")`, or an instance of this to choose other values.
 
     `slice_numel` is the most elements in a slice, `port_buffer` the bytes that the switch port in
-    front of this node holds, `bands` overrides the agent's band table. RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT in the environment say where the ranks meet.
+    front of this node holds, `bands` overrides the agent's band table. `timeout`, in seconds, is
+    how long ranks wait for each other to come, and how long one may give no sign of life later;
+    `interface` the one that slices travel on (docs/failures.md). RANK, WORLD_SIZE, MASTER_ADDR
+    and MASTER_PORT in the environment say where the ranks meet; they prove to know P3_TOKEN there.
 
     Gradients are summed, as `dist_sync` does; `Trainer.step(batch_size)` divides. Raises P3Error
     when ranks do not find together or differ; a rank that is lost later is an MXNetError where
@@ -59,6 +61,8 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         slice_numel: int = DEFAULT_SLICE_NUMEL,
         port_buffer: int = PORT_BUFFER,
         bands: BandTable | None = None,
+        timeout: float = Network.timeout,
+        interface: str | None = None,
     ) -> None:
         if not has_threads():
             raise P3Error(
@@ -69,7 +73,8 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         self._port_buffer = port_buffer
         self._bands = bands
         self._place = place_of(os.environ)
-        self._star = Star(self._place)
+        self._network = Network(timeout, interface)
+        self._star = Star(self._place, timeout=timeout)
         self._values: dict[Key, Array] = {}
         self._numbers: dict[Key, int] = {}
         self._sums: Sums | None = None
@@ -228,7 +233,16 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
             # in it, as Module's fixed ones, must not hold others up.
             pack=order is not None,
         )
-        check_same(exchange, "slice plan", plan.digest())
+        parts = [f"{parameter}" for parameter in plan.parameters]
+        check_same(
+            exchange,
+            {
+                "release of P3": [release()],
+                "timeout": [f"{self._network.timeout:g} s"],
+                "slice_numel": [str(self._slice_numel)],
+                "slice plan": [*parts, plan.digest().hex()],
+            },
+        )
         table = agree_on_bands(exchange, self._bands)
         self._numbers = {key: number for number, key in enumerate(trained)}
         schedule = make_schedule(plan.layer_bytes(), len(table))
@@ -237,7 +251,12 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         return self._sums
 
     def _open_engine(self, job: Job) -> Engine:
-        return ParameterServer(job, exchange=self._star.exchange, port_buffer=self._port_buffer)
+        return ParameterServer(
+            job,
+            exchange=self._star.exchange,
+            network=self._network,
+            port_buffer=self._port_buffer,
+        )
 
     def _before_forward(self) -> None:
         if self._sums is not None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from p3.agreement import NoAgentWarning, check_same
+from p3.agreement import NoAgentWarning, check_same, release
 from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
 from p3.engine import Engine, Network, P3Error, PeerLostError, PlanMismatchError
@@ -111,10 +111,22 @@ def distribute(
     parameters, names = _trained(model, optimizer)
     check_parameters(zip(names, parameters, strict=True))
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
-    chosen = (servers, update, broadcast_buffers, timeout, codec)
-    what = repr((shapes, names, type(optimizer), chosen)).encode()
-    check_same(exchange_over_default_group, "model", what)
+    chosen = {
+        "release of P3": [release()],
+        "engine": [kind.name],
+        "slice_numel": [str(slice_numel or kind.slice_numel)],
+        "value of servers, update, broadcast_buffers, timeout or codec": [
+            str(servers),
+            update,
+            str(broadcast_buffers),
+            f"{timeout:g} s",
+            repr(codec),
+        ],
+        "model": [f"{name}: {tensor.dtype} {[*tensor.shape]}" for name, tensor in tensors],
+        "set of trained parameters": names,
+        "optimizer": [type(optimizer).__name__],
+    }
+    check_same(exchange_over_default_group, chosen)
     replicate(tensor for _, tensor in tensors)
     kind = kind if timeline is None else timeline.traced(kind)
     engine_options = EngineOptions(port_buffer, Network(timeout, interface), codec)

@@ -61,19 +61,25 @@ def announce(
         mine = Endpoint(host, ports, secrets.token_bytes(TOKEN_BYTES))
     except OSError as error:
         mine = f"{error}: choose a free port, or 0 for any free one"
+    try:
+        return listeners, _endpoints(exchange(mine), len(bands))
+    except P3Error:
+        close_all(listeners)
+        raise
+
+
+def _endpoints(everyone: Sequence[object], bands: int) -> list[Endpoint]:
     endpoints: list[Endpoint] = []
-    for rank, theirs in enumerate(exchange(mine)):
+    for rank, theirs in enumerate(everyone):
         if not isinstance(theirs, Endpoint):
-            close_all(listeners)
             raise P3Error(f"rank {rank}: {theirs}")
-        if len(theirs.ports) != len(bands):
-            close_all(listeners)
+        if len(theirs.ports) != bands:
             raise PlanMismatchError(
-                f"rank {rank} uses {len(theirs.ports)} bands, another rank {len(bands)}: "
+                f"rank {rank} uses {len(theirs.ports)} bands, another rank {bands}: "
                 "give every rank the same bands and the same model"
             )
         endpoints.append(theirs)
-    return listeners, endpoints
+    return endpoints
 
 
 def close_all(sockets: Sequence[socket.socket]) -> None:

@@ -1,11 +1,13 @@
 """Exchange among ranks before any framework does it: all connect to rank 0 at MASTER_PORT.
 
-The job trusts its network as torch.distributed does, but for code: objects are pickled, and only
-p3's own few types are unpickled. Every read is bounded, in bytes and in time.
+Ranks prove to know $P3_TOKEN (see `star_door`); what they send then is neither encrypted nor
+signed. Objects are pickled, and only p3's own few types are unpickled. Every read is bounded, in
+bytes and in time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -15,19 +17,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from p3 import pickles
-from p3.engine import P3Error, PeerLostError
+from p3.engine import Network, P3Error, PeerLostError
+from p3.mesh import ERROR_TYPES, code_of
+from p3.star_door import (
+    GREETING_BYTES,
+    HELLO_S,
+    PROOF_BYTES,
+    VERSION,
+    Door,
+    Greeting,
+    is_proof,
+    proof,
+    star_key,
+)
+from p3.wire import ErrorCode
 
 OBJECT_BYTES = 64 << 20
 """The largest object that is read. Plans are compared by digest, so that all are small."""
 PIECE_BYTES = 1 << 20
-WAIT_S = 60.0
-"""How long ranks wait for each other."""
-HELLO_S = 5.0
-"""How long whoever connects may take to say who it is; the others wait meanwhile."""
 RETRY_S = 0.05
 
-_HELLO = struct.Struct("!8sI")
-_MAGIC = b"p3 star\n"
 _SIZE = struct.Struct("!Q")
 
 
@@ -68,11 +77,15 @@ def place_of(environment: Mapping[str, str]) -> Place:
 class Star:
     """Collective calls among all ranks, in the same order on each. One thread.
 
-    Raises PeerLostError when a rank does not come, or went away.
+    `key` is what they prove to know ($P3_TOKEN's, if not given).
+    Raises PeerLostError when a rank does not come, or went away; P3Error when one cannot be right.
     """
 
-    def __init__(self, place: Place, *, timeout: float = WAIT_S) -> None:
+    def __init__(
+        self, place: Place, *, timeout: float = Network.timeout, key: bytes | None = None
+    ) -> None:
         self._place = place
+        self._key = star_key() if key is None else key
         self._timeout = timeout
         self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + timeout
@@ -85,12 +98,16 @@ class Star:
         """Give one's own object, get every rank's, in rank order (see `rendezvous.Exchange`)."""
         if self._place.rank:
             self._send(0, pickle.dumps(mine))
-            everyone = pickles.load(self._receive(0))
+            everyone = self._heard()
             if not isinstance(everyone, list) or len(everyone) != self._place.world_size:
                 raise PeerLostError(self._text(0, "it sent something else"))
             return everyone
         peers = range(1, self._place.world_size)
-        gathered = [mine, *(pickles.load(self._receive(peer)) for peer in peers)]
+        try:
+            gathered = [mine, *(pickles.load(self._receive(peer)) for peer in peers)]
+        except P3Error as error:
+            self._tell_all(error)
+            raise
         answer = pickle.dumps(gathered)
         for peer in peers:
             self._send(peer, answer)
@@ -117,9 +134,6 @@ class Star:
         while True:
             try:
                 sock = socket.create_connection((place.host, place.port), timeout=self._timeout)
-                sock.settimeout(self._timeout)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.sendall(_HELLO.pack(_MAGIC, place.rank))
             except OSError as error:
                 # Rank 0 may yet be to start.
                 if time.monotonic() > deadline:
@@ -130,57 +144,104 @@ class Star:
                     ) from error
                 time.sleep(RETRY_S)
             else:
-                return sock
+                return self._enter(sock)
+
+    def _enter(self, sock: socket.socket) -> socket.socket:
+        """Prove, have rank 0 prove, and wait until all are there."""
+        self._peers[0] = sock
+        # Rank 0 tells, as soon as it gives up, why.
+        sock.settimeout(self._timeout + HELLO_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._prove(sock)
+            self._heard()
+        except P3Error:
+            self.close()
+            raise
+        sock.settimeout(self._timeout)
+        return sock
+
+    def _prove(self, sock: socket.socket) -> None:
+        mine = Greeting.of(self._place.rank, self._place.world_size)
+        with self._explained(0):
+            sock.sendall(mine.encode())
+            try:
+                theirs = Greeting.decode(_received(sock, GREETING_BYTES))
+            except ValueError as error:
+                raise P3Error(
+                    f"no rank 0 of P3 is at MASTER_ADDR {self._place.host}, MASTER_PORT "
+                    f"{self._place.port}: {error}; choose a port that is free there"
+                ) from error
+        if theirs.version != VERSION:
+            raise P3Error(
+                f"rank 0 speaks protocol version {theirs.version}, rank {self._place.rank} "
+                f"{VERSION}: install the same release of P3 on all nodes"
+            )
+        said = b""
+        with contextlib.suppress(OSError):
+            sock.sendall(proof(self._key, mine, theirs))
+            said = _received(sock, PROOF_BYTES)
+        if not is_proof(self._key, said, theirs, mine):
+            raise P3Error(
+                f"rank 0 and rank {self._place.rank} do not prove the same P3_TOKEN to each other: "
+                "give all ranks of a job the same, or none, and each job a port of its own"
+            )
 
     def _gather(self, deadline: float) -> None:
         place = self._place
-        wanted = place.world_size - 1
-        if not wanted:
+        if place.world_size == 1:
             return
         try:
             family, *_, address = socket.getaddrinfo(
                 place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
-            listener = socket.create_server(address[:2], family=family, backlog=wanted)
+            listener = socket.create_server(address[:2], family=family, backlog=place.world_size)
         except OSError as error:
             raise P3Error(
                 f"rank 0 cannot listen at MASTER_ADDR {place.host}, MASTER_PORT {place.port}: "
                 f"{error}; choose an address of rank 0's node and a free port"
             ) from error
         with listener:
-            while len(self._peers) < wanted:
-                listener.settimeout(max(0.01, deadline - time.monotonic()))
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError as error:
-                    missing = sorted(set(range(1, place.world_size)) - self._peers.keys())
-                    self.close()
-                    raise PeerLostError(
-                        f"rank 0 still waits for ranks {missing}: they did not come within "
-                        f"{self._timeout:g} s; see their logs"
-                    ) from error
-                self._greet(sock)
-
-    def _greet(self, sock: socket.socket) -> None:
-        """Take a rank in; whoever says something else is no rank."""
-        sock.settimeout(min(HELLO_S, self._timeout))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello = bytearray(_HELLO.size)
-        try:
-            _receive_into(sock, memoryview(hello))
-        except OSError:
-            sock.close()
-            return
-        magic, rank = _HELLO.unpack(hello)
-        if magic != _MAGIC or not 0 < rank < self._place.world_size:
-            sock.close()
-        elif rank in self._peers:
-            sock.close()
-            self.close()
-            raise P3Error(f"two processes say that they are rank {rank}: give each its own RANK")
-        else:
+            door = Door(listener, place.world_size, self._key)
+            reason: P3Error | None = None
+            try:
+                door.gather(deadline)
+            except P3Error as error:
+                reason = error
+            finally:
+                door.close()
+        self._peers = door.inside
+        for sock in self._peers.values():
             sock.settimeout(self._timeout)
-            self._peers[rank] = sock
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        missing = sorted(set(range(1, place.world_size)) - self._peers.keys())
+        if missing and reason is None:
+            refused = f" (turned away: {door.turned_away})" if door.turned_away else ""
+            reason = PeerLostError(
+                f"rank 0 still waits for ranks {missing}: they did not come within "
+                f"{self._timeout:g} s{refused}; see their logs"
+            )
+        if reason is not None:
+            self._tell_all(reason)
+            self.close()
+            raise reason
+        for peer in self._peers:
+            self._send(peer, pickle.dumps(None))
+
+    def _tell_all(self, error: P3Error) -> None:
+        """Have the other ranks raise `error` too."""
+        said = pickle.dumps((int(code_of(error)), str(error)))
+        for peer in self._peers:
+            with contextlib.suppress(P3Error):  # that one may be the cause
+                self._send(peer, said)
+
+    def _heard(self) -> object:
+        """What rank 0 says; raises what it tells all to."""
+        said = pickles.load(self._receive(0))
+        match said:
+            case (int(code), str(text)):
+                raise ERROR_TYPES.get(ErrorCode(code), P3Error)(text)
+        return said
 
     def _send(self, peer: int, content: bytes) -> None:
         with self._explained(peer):
@@ -206,6 +267,13 @@ class Star:
 
     def _text(self, peer: int, reason: str) -> str:
         return f"rank {self._place.rank}: rank {peer} is lost at the start: {reason}; see its log"
+
+
+def _received(sock: socket.socket, count: int) -> bytes:
+    """`count` bytes; OSError when the peer ends before."""
+    content = bytearray(count)
+    _receive_into(sock, memoryview(content))
+    return bytes(content)
 
 
 def _receive_into(sock: socket.socket, memory: memoryview) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 from collections.abc import Sequence
 
 import pytest
-from support.ranks import SUPPORT, WORKERS, Ranks, start_ranks
+from support.ranks import Ranks
 
 from p3.engine import P3Error
 from p3.engines import GROUPS, PS, choose_engine
@@ -26,21 +23,6 @@ def test_any_servers_give_what_one_process_gives(served: Ranks, servers: Sequenc
     assert len({result["digest"] for result in (*first, *second)}) == 1
     # Whoever serves sends its own sums in place of contributions: with two workers as many.
     assert len({result["sent"] for result in first}) == 1
-
-
-@pytest.mark.parametrize("victim", [1, 2])
-def test_a_lost_worker_or_server_ends_all(victim: int) -> None:
-    arguments = [str(WORKERS), "train"]
-    with start_ranks(SUPPORT / "served_rank.py", arguments, world_size=WORKERS + 1) as ranks:
-        for worker in ranks[:WORKERS]:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "trained\n"
-        os.kill(ranks[victim].pid, signal.SIGKILL)
-        for rank in (rank for number, rank in enumerate(ranks) if number != victim):
-            output, _ = rank.communicate(timeout=SECONDS)
-            assert re.search(rf"PeerLostError: rank {victim} at 127", output), output
-            assert rank.returncode == 0
-        assert ranks[victim].wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

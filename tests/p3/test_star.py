@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 
 import pytest
 from support.ranks import free_port
@@ -15,6 +15,7 @@ from support.ranks import free_port
 from p3 import pickles
 from p3.engine import P3Error, PeerLostError
 from p3.star import Place, Star, place_of
+from p3.star_door import PROOF_BYTES, Greeting
 from p3_shaper.bands import default_table
 
 WORLD = 3
@@ -61,15 +62,61 @@ def test_all_get_the_bytes_of_rank_0(port: int) -> None:
     assert in_all(port, broadcast) == [b"\0\0"] * WORLD
 
 
-@pytest.mark.parametrize("says", [b"GET / HTTP/1.1\r\n", struct.pack("!8sI", b"p3 star\n", 99)])
-def test_a_stranger_is_sent_away(port: int, says: bytes) -> None:
+def test_strangers_are_sent_away(port: int) -> None:
     come = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
+    greeting = Greeting.of(1, WORLD).encode()
+    says = [
+        b"",
+        b"GET / HTTP/1.1\r\n" * 10_000,
+        greeting[:-1],
+        greeting,
+        greeting + bytes(PROOF_BYTES),
+        replace(Greeting.of(1, WORLD), version=1).encode(),
+    ]
+    with ThreadPoolExecutor(1) as pool, ExitStack() as exits:
         ranks = pool.submit(in_all, port, lambda star, rank: star.exchange(rank), come=come)
-        with closing(connected(port)) as stranger:
-            stranger.sendall(says)
-            come.set()
-            assert ranks.result() == [list(range(WORLD))] * WORLD
+        for text in says:
+            stranger = exits.enter_context(closing(connected(port)))
+            with suppress(ConnectionError):  # it may be known by its first bytes
+                stranger.sendall(text)
+        come.set()
+        assert ranks.result() == [list(range(WORLD))] * WORLD
+
+
+def meet(places: Sequence[Place], keys: Mapping[int, bytes] | None = None) -> list[str]:
+    """What each raises."""
+
+    def rank_of(place: Place) -> str:
+        try:
+            Star(place, timeout=1, key=(keys or {}).get(place.rank)).close()
+        except P3Error as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(rank_of, places))
+
+
+def test_a_rank_with_another_token_does_not_come_in(port: int) -> None:
+    zero, one, two = meet(
+        [Place(rank, WORLD, "127.0.0.1", port) for rank in range(WORLD)], {2: b"x"}
+    )
+    assert "do not prove the same P3_TOKEN" in two
+    assert zero == one
+    assert "PeerLostError: rank 0 still waits for ranks [2]" in zero
+    assert "turned away: it does not prove P3_TOKEN" in zero
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (Place(2, 4, "127.0.0.1", 0), "rank 2 has WORLD_SIZE=4, rank 0 3"),
+        (Place(1, 3, "127.0.0.1", 0), "two processes say that they are rank 1"),
+    ],
+)
+def test_ranks_that_cannot_be_end_all(port: int, odd: Place, reason: str) -> None:
+    places = [Place(0, WORLD, "127.0.0.1", port), Place(1, WORLD, "127.0.0.1", port)]
+    assert all(reason in said for said in meet([*places, replace(odd, port=port)]))
 
 
 def connected(port: int) -> socket.socket:
@@ -105,6 +152,7 @@ def test_a_rank_that_ends_is_named(port: int) -> None:
     assert isinstance(zero, PeerLostError)
     assert "rank 0: rank 2 is lost at the start" in str(zero)
     assert isinstance(one, PeerLostError)
+    assert str(one) == str(zero)
 
 
 def test_a_rank_that_never_comes_is_named(port: int) -> None:

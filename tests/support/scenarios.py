@@ -357,17 +357,24 @@ def optimizer_that_fails() -> dict[str, Any]:
 
 
 def different_models() -> dict[str, Any]:
-    """Rank 1's network is another one, of the same tensors' count."""
-    width = 12 if dist.get_rank() == 1 else 11
-    model: nn.Module = nn.Sequential(nn.Linear(11, 11), nn.Linear(11, width))
-    # Sizes differ, so rank 0's parameters cannot be sent: the plan must be compared before.
-    try:
-        model, distributed = distribute(model, SGD(model.parameters(), lr=0.1))
-        model(torch.ones(2, 11)).sum().backward()
-        distributed.step()
-    except P3Error as error:
-        return {"kind": type(error).__name__, "error": str(error)}
-    return {}
+    """What distribute() says where rank 1 differs in one thing or another."""
+    odd = dist.get_rank() == 1
+    plain = nn.Linear(11, 11)
+    differing: dict[str, tuple[nn.Module, dict[str, Any]]] = {
+        "size": (nn.Linear(11, 12 if odd else 11), {}),
+        "dtype": (nn.Linear(11, 11, dtype=torch.float64 if odd else torch.float32), {}),
+        "slices": (plain, {"slice_numel": 100 if odd else 50}),
+        "timeout": (plain, {"timeout": 2.5 if odd else 3}),
+    }
+    said = {}
+    for name, (model, options) in differing.items():
+        try:
+            p3.pytorch.distribute(
+                model, SGD(model.parameters(), lr=0.1), bands=default_table(), **options
+            )
+        except P3Error as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
 
 
 def sums_both_ways() -> dict[str, Any]:
