@@ -8,6 +8,8 @@ bytes and in time.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import pickle
 import socket
 import struct
@@ -133,7 +135,7 @@ class Star:
         place = self._place
         while True:
             try:
-                sock = socket.create_connection((place.host, place.port), timeout=self._timeout)
+                sock = _connection(place.host, place.port, self._timeout)
             except OSError as error:
                 # Rank 0 may yet be to start.
                 if time.monotonic() > deadline:
@@ -267,6 +269,18 @@ class Star:
 
     def _text(self, peer: int, reason: str) -> str:
         return f"rank {self._place.rank}: rank {peer} is lost at the start: {reason}; see its log"
+
+
+def _connection(host: str, port: int, timeout: float) -> socket.socket:
+    """To whoever listens; OSError when nobody does."""
+    sock = socket.create_connection((host, port), timeout=timeout)
+    if sock.getsockname() == sock.getpeername():
+        # TCP can meet itself where nobody listens yet at a port that the kernel chooses from. An
+        # abort leaves nothing behind, else rank 0 could not listen there for a minute.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return sock
 
 
 def _received(sock: socket.socket, count: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.mxnet_ranks import dist_sync_roles, start_mxnet
-from support.ranks import SUPPORT, Ranks
+from support.ranks import SUPPORT, WAIT_S, Ranks, ended_after
 
 TOLERANCE = 2e-6
 SECONDS = 20
@@ -160,7 +160,8 @@ def test_a_killed_worker_is_named_on_every_other_rank(victim: int) -> None:
     with start_mxnet(SUPPORT / "mxnet_mortal.py", world_size=3) as ranks:
         for rank in ranks:
             assert rank.stdout is not None
-            assert rank.stdout.readline() == "trained\n"
+            with ended_after(WAIT_S, rank.kill):
+                assert rank.stdout.readline() == "trained\n"
         os.kill(ranks[victim].pid, signal.SIGKILL)
         for number, rank in enumerate(ranks):
             if number != victim:

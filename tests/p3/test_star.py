@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from support.clusters import MakeCluster
 from support.ranks import free_port
 
 from p3 import pickles
 from p3.engine import P3Error, PeerLostError
-from p3.star import Place, Star, place_of
+from p3.star import RETRY_S, Place, Star, place_of
 from p3.star_door import PROOF_BYTES, Greeting
 from p3_shaper.bands import default_table
+from p3_shaper.namespace import enter
 
 WORLD = 3
 WAIT_S = 20.0
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @pytest.fixture
@@ -121,11 +126,37 @@ def test_ranks_that_cannot_be_end_all(port: int, odd: Place, reason: str) -> Non
 
 def connected(port: int) -> socket.socket:
     """A connection to rank 0, which may be yet to listen."""
+    until = time.monotonic() + WAIT_S
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         except ConnectionRefusedError:
-            continue
+            if time.monotonic() > until:
+                raise
+            time.sleep(RETRY_S)
+
+
+def test_a_port_that_is_taken_is_told_at_once(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)):
+        zero, *others = meet([Place(rank, WORLD, "127.0.0.1", port) for rank in range(WORLD)])
+    assert f"rank 0 cannot listen at MASTER_ADDR 127.0.0.1, MASTER_PORT {port}" in zero
+    assert all("PeerLostError: rank" in said for said in others)
+
+
+def test_a_rank_that_comes_first_leaves_rank_0_its_port(make_cluster: MakeCluster) -> None:
+    """The kernel may choose that very port for a connection to it: TCP then meets itself."""
+    cluster = make_cluster(1)
+    place = Place(1, 2, cluster.nodes[0].address, 45678)
+
+    def come_first() -> None:
+        enter(cluster.nodes[0].name)
+        RANGE.write_text(f"{place.port} {place.port + 1}")
+        with pytest.raises(PeerLostError, match="rank 1 finds no rank 0"):
+            Star(place, timeout=0.2)
+        socket.create_server((place.host, place.port)).close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(come_first).result()
 
 
 def test_only_p3s_own_types_are_unpickled(port: int) -> None:

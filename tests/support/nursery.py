@@ -10,12 +10,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
-from support.ranks import SUPPORT, free_port
+from support.ranks import SUPPORT, WAIT_S, ended_after, free_port
 
 REQUEST_BYTES = 1 << 16
 PIPE_BYTES = 1 << 12
@@ -34,10 +34,11 @@ class Forked:
     def hears(self, start: str) -> str:
         """The next line that starts so; fails when there is none."""
         said = []
-        for line in self.output:
-            if line.startswith(start):
-                return line.rstrip("\n")
-            said.append(line)
+        with self._bounded():
+            for line in self.output:
+                if line.startswith(start):
+                    return line.rstrip("\n")
+                said.append(line)
         raise AssertionError(f"no {start!r} in the last of {said[-3:]}")
 
     def send(self, number: signal.Signals) -> None:
@@ -45,7 +46,15 @@ class Forked:
 
     def last_words(self) -> list[str]:
         """All that it says until its end but that it trained."""
-        return [line.rstrip("\n") for line in self.output if not line.startswith("trained")]
+        with self._bounded():
+            return [line.rstrip("\n") for line in self.output if not line.startswith("trained")]
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _bounded(self) -> AbstractContextManager[None]:
+        return ended_after(WAIT_S, self.kill)
 
 
 class Nursery:
@@ -96,8 +105,7 @@ class Nursery:
 
 
 def _end(forked: Forked) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(forked.pid, signal.SIGKILL)
+    forked.kill()
     forked.output.close()
 
 
@@ -105,6 +113,7 @@ def _end(forked: Forked) -> None:
 def nursery(program: Path = SUPPORT / "mortal.py") -> Iterator[Nursery]:
     """Loads torch."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(WAIT_S)
     with ours, theirs:
         mother = subprocess.Popen(
             [sys.executable, "-W", "error", str(program), str(theirs.fileno())],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,9 @@ SUPPORT = Path(__file__).parent
 WORLD_SIZE = 3
 WORKERS = 2
 """Of the four ranks in tests of servers."""
+LEAST_PORT = 10_000
+WAIT_S = 120.0
+"""Far beyond what a rank takes to answer: a hang fails, a busy machine does not."""
 
 
 class Ranks:
@@ -40,17 +45,33 @@ class Ranks:
     @staticmethod
     def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, f"a rank ended with status {process.wait()}"
+        with ended_after(WAIT_S, process.kill):
+            line = process.stdout.readline()
+        assert line, f"a rank ended with status {process.wait(WAIT_S)}"
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
+@contextmanager
+def ended_after(seconds: float, end: Callable[[], None]) -> Iterator[None]:
+    """Have `end` free what is done here, should it take so long."""
+    timer = Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Below those that the kernel gives by itself: nobody is given it before it is used."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = random.randrange(LEAST_PORT, first)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from experiments.setting import parse_setting
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ROOT / ".venv" / "bin" / "torchrun"
 LAUNCH = ROOT / "scripts" / "launch-mxnet"
+SECONDS = 120
 PROGRAM = """
 import sys
 import mxnet as mx
@@ -35,7 +36,11 @@ def launched(tmp_path: Path, argument: str) -> subprocess.CompletedProcess[str]:
     program.write_text(PROGRAM, encoding="utf-8")
     options = ["--nodes", "2", "--rate", "500mbit", "--logs", str(tmp_path / "logs")]
     return subprocess.run(
-        [LAUNCH, *options, program, argument], capture_output=True, text=True, check=False
+        [LAUNCH, *options, program, argument],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
     )
 
 
@@ -55,6 +60,7 @@ def test_torchrun_starts_ranks_too(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 has 3.0", "rank 1 has 3.0"]
