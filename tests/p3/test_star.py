@@ -137,7 +137,8 @@ def connected(port: int) -> socket.socket:
 
 
 def test_a_port_that_is_taken_is_told_at_once(port: int) -> None:
-    with socket.create_server(("127.0.0.1", port)):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
         zero, *others = meet([Place(rank, WORLD, "127.0.0.1", port) for rank in range(WORLD)])
     assert f"rank 0 cannot listen at MASTER_ADDR 127.0.0.1, MASTER_PORT {port}" in zero
     assert all("PeerLostError: rank" in said for said in others)

@@ -5,15 +5,18 @@ Every rank prints a line an iteration, then the error, then which threads of P3 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo  # else each rank would load it
@@ -42,10 +45,23 @@ def main() -> None:
             mother.close()
             os.dup2(descriptors[0], 1)
             os.close(descriptors[0])
-            _live(json.loads(text))
-            return
+            _child(json.loads(text))
         os.close(descriptors[0])
         mother.send(str(pid).encode())
+
+
+def _child(request: dict[str, Any]) -> NoReturn:
+    """Ends as a process does, but without taking apart what its mother had loaded: seconds."""
+    try:
+        with suppress(KeyboardInterrupt):
+            _live(request)
+    finally:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _live(request: dict[str, Any]) -> None:
