@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from p3.agreement import NoAgentWarning, check_same, release
+from p3.arguments import check_arguments
 from p3.default_group import exchange_over_default_group
 from p3.elementwise import check_update
 from p3.engine import Engine, Network, P3Error, PeerLostError, PlanMismatchError
@@ -90,17 +91,17 @@ def distribute(
 
     Gradients are averaged over ranks, as DistributedDataParallel does. Whoever reads `.grad` after
     backward() waits for the average, and is warned once (OverlapWarning; docs/pytorch.md has the
-    rules). Raises P3Error when torch.distributed is not initialised, a trained parameter is not
-    the model's, trained by P3 already or cannot be summed, or the optimizer needs more than
-    gradients (LBFGS).
+    rules). Raises P3Error when a value cannot work, torch.distributed is not initialised, a trained
+    parameter is not the model's, trained by P3 already or cannot be summed, or the optimizer needs
+    more than gradients (LBFGS).
     """
+    network = Network(timeout, interface)
+    check_arguments(model, optimizer, slice_numel, port_buffer, network)
     if not dist.is_initialized():
         raise P3Error(
             "torch.distributed is not initialised: call "
             'torch.distributed.init_process_group("gloo") first, under torchrun'
         )
-    if not timeout >= 1:
-        raise P3Error(f"timeout={timeout}: give the seconds that a rank may be silent, 1 or more")
     servers = tuple(servers)
     check_servers(servers, dist.get_world_size())
     updates = check_update(update, optimizer)
@@ -129,7 +130,7 @@ def distribute(
     check_same(exchange_over_default_group, chosen)
     replicate(tensor for _, tensor in tensors)
     kind = kind if timeline is None else timeline.traced(kind)
-    engine_options = EngineOptions(port_buffer, Network(timeout, interface), codec)
+    engine_options = EngineOptions(port_buffer, network, codec)
     options = Options(kind, engine_options, slice_numel, bands, servers, update, broadcast_buffers)
     hooks = ModuleHooks(model, optimizer, parameters, names, options)
     if timeline is not None:
