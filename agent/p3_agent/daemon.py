@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
 
 from p3_agent.config import Settings, check_reload, rate_of
 from p3_agent.confirmation import Confirmation
@@ -22,6 +21,7 @@ from p3_agent.orders import Orders
 from p3_agent.peers import group_id
 from p3_agent.shared import Shared
 from p3_agent.site import at_rate
+from p3_agent.version import installed
 from p3_shaper.netlink import Watch
 from p3_shaper.watch import LINK, OVERRUN
 
@@ -156,7 +156,7 @@ class Daemon:
 
     def welcome(self) -> Welcome:
         """Who this is."""
-        return Welcome(PROTOCOL, version("p3-transport"), os.getpid(), self._settings.device)
+        return Welcome(PROTOCOL, installed(), os.getpid(), self._settings.device)
 
     def bands(self) -> Bands:
         """The table that the tree was made from."""
@@ -171,7 +171,7 @@ class Daemon:
         keeper, choice = self._keeper, self._keeper.site.choice
         classes, tree = await keeper.classes(), await keeper.tree()
         return Status(
-            version=version("p3-transport"),
+            version=installed(),
             pid=os.getpid(),
             device=self._settings.device,
             index=keeper.site.link.index,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import shtab
 
+from p3_agent import cli
 from p3_agent.commands.options import Commands
 from p3_shaper import cli as shape
 
@@ -25,7 +26,7 @@ _COMPLETED = {
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser, which must have itself as the default of `parser`."""
+    """Add the command to the parser."""
     command = commands.add_parser("completion", help="print a completion script for a shell")
     command.add_argument("shell", choices=SHELLS, help="the shell that is to read it")
     command.add_argument(
@@ -38,7 +39,7 @@ def add(commands: Commands) -> None:
 
 
 def _main(parsed: Namespace) -> int:
-    made = shape.parser() if parsed.program == "p3-shape" else parsed.parser
+    made = shape.parser() if parsed.program == "p3-shape" else cli.parser()
     print(script(made, parsed.shell))
     return 0
 
