@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from agent.running import place
 
 from p3.agreement import check_same
 from p3.engine import P3Error, PlanMismatchError
 from p3.hosts import choose_host
+from p3_shaper.namespace import enter
 
 
 def test_an_interface_has_the_host_s_address() -> None:
     assert choose_host(lambda mine: [mine, ("127.0.0.1",)], "lo") == "127.0.0.1"
+
+
+def test_the_default_is_the_interface_that_the_agent_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chosen(namespace: str, interface: str | None = None) -> str:
+        enter(namespace)
+        return choose_host(lambda mine: [mine], interface)
+
+    with place() as here, ThreadPoolExecutor(1) as pool:
+        here.ip(
+            "link add eth1 type veth peer name peer1",
+            "addr add 10.79.0.1/24 dev eth1",
+            "link set eth1 up",
+            "link set peer1 up",
+        )
+        monkeypatch.setenv("P3_AGENT_SOCKET", str(here.socket))
+        monkeypatch.setenv("MASTER_ADDR", "10.79.0.2")
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+        assert pool.submit(chosen, here.name).result() == "10.79.0.1"  # the way to the master
+        with here.running("--rate", "200mbit") as agent:
+            assert pool.submit(chosen, here.name).result() == "10.78.0.1"
+            assert pool.submit(chosen, here.name, "eth1").result() == "10.79.0.1"
+            assert agent.stop() == 0
 
 
 def test_what_no_rank_can_use_is_told_by_all() -> None:
