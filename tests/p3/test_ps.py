@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import Queue
@@ -23,10 +23,13 @@ from p3.schedule import make_schedule
 from p3.slicing import Parameter, SlicePlan, make_plan
 from p3.sockets import Address
 from p3.tensors import adder, bytes_of, dtype_name
+from p3.wire.frames import FrameType, Header
 from p3_shaper.bands import BandTable, default_table
 
 WORLD = 4
 LAYERS = 9
+RECEIVED_AT_MOST = 64 << 20
+"""What kernels hold at both ends, amply."""
 WAIT_S = 30
 """Far beyond what any event takes: a hang fails, a busy machine does not."""
 
@@ -300,10 +303,24 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert all("[2]" in str(error) for error in errors)
 
 
+def flood(sock: socket.socket) -> int:
+    """Send a HELLO of 10 GB; how many bytes went before the other end refused more."""
+    sock.settimeout(WAIT_S)
+    sent = 0
+    try:
+        sock.sendall(Header(FrameType.HELLO, length=10_000_000_000).encode())
+        while sent < 10_000_000_000:
+            sent += sock.send(bytes(1 << 20))
+    except ConnectionError:
+        pass
+    return sent
+
+
 def test_strangers_at_the_port_are_ignored() -> None:
     ranks = [Rank(rank, plan_of(2)) for rank in range(2)]
     meeting = Meeting(2)
     strangers: list[socket.socket] = []
+    floods: list[Future[int]] = []
 
     def knock(rank: int, said: object) -> object:
         if rank == 1 and isinstance(said, Endpoint) and not strangers:
@@ -311,10 +328,14 @@ def test_strangers_at_the_port_are_ignored() -> None:
                 strangers.append(socket.create_connection((said.host, said.ports[0])))
                 strangers[-1].sendall(text)
             strangers.pop().close()
+            strangers.append(socket.create_connection((said.host, said.ports[0])))
+            floods.append(pool.submit(flood, strangers[-1]))
         return said
 
     meeting.alter = knock
-    opened = open_all(ranks, meeting)
+    with ThreadPoolExecutor(1) as pool:
+        opened = open_all(ranks, meeting)
+    assert floods[0].result() < RECEIVED_AT_MOST
     engines = [engine for engine in opened if isinstance(engine, ParameterServer)]
     try:
         assert len(engines) == 2, opened
