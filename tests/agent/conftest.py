@@ -1,7 +1,15 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from agent.running import Place, place
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nothing here measures."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.calm)
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import subprocess
 import pytest
 from agent.running import AGENT, Place, add_foreign
 
-pytestmark = pytest.mark.calm
-
 RATE = ("--rate", "200mbit")
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
 from agent.garbage import batches
 from agent.inside import daemon_of
 from agent.running import Place, settled
@@ -18,8 +17,6 @@ from p3_agent import client
 from p3_agent.control import Conversation
 from p3_agent.messages import MAX_REPLY
 from p3_agent.peers import Peer
-
-pytestmark = pytest.mark.calm
 
 ANSWERS = {"welcome", "bands", "status", "done", "error"}
 CODES = {"malformed", "too-large", "protocol", "forbidden", "failed", "busy"}

@@ -9,13 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
-import pytest
 from support import mortal_agent
 
 from p3_shaper.cluster import Node, Pair
 from p3_shaper.namespace import socket_in
-
-pytestmark = pytest.mark.calm
 
 TREES = {
     "default": (),

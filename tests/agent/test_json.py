@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
-import pytest
 from agent.running import AGENT, Place
-
-pytestmark = pytest.mark.calm
 
 
 def test_plan_and_restore_in_json(here: Place) -> None:

@@ -15,8 +15,6 @@ from p3_agent import cli
 from p3_agent.commands.completion import SHELLS, every_parser, script
 from p3_shaper import cli as shape
 
-pytestmark = pytest.mark.calm
-
 ROOT = Path(__file__).parents[2]
 AGENT_PAGE, SHAPE_PAGE = ROOT / "agent/p3-agent.8", ROOT / "shaper/p3-shape.8"
 

@@ -6,8 +6,6 @@ import sys
 import pytest
 from agent.running import AGENT, Place, add_foreign
 
-pytestmark = pytest.mark.calm
-
 RATE = ("--rate", "200mbit")
 SHAPE = AGENT.replace("p3-agent", "p3-shape")
 

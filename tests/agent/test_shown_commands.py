@@ -6,14 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from p3_agent import cli
 from p3_agent.commands.options import settings
 from p3_shaper import cli as shape
 from p3_shaper.rates import parse_rate
-
-pytestmark = pytest.mark.calm
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

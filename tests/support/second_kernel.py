@@ -4,23 +4,20 @@ A test marked `needs_kinds("prio", ...)` runs like any other where the kernel ha
 marked `lacks_kinds(...)` where it has none of them. All others, and those marked `second_kernel`,
 run at the end in the kernel that scripts/in-kernel boots, by a pytest of their own; what it reports
 of a test is reported here as that test's outcome. Without that kernel they fail: none is skipped.
-Tests marked `calm` run last here, while that kernel is at work on the others.
+Tests marked `calm` run last here, while that kernel is at work on the others, and half of them in
+another pytest beside this one: they wait more than they work.
 """
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import json
 import os
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from support.other_pytest import REPORTS, OtherPytest, Reporter, Reports
 
 from p3_shaper.kinds import missing_kinds
 
@@ -28,13 +25,8 @@ IN_KERNEL = Path(__file__).parents[2] / "scripts" / "in-kernel"
 _NEEDS, _LACKS, _ALWAYS = "needs_kinds", "lacks_kinds", "second_kernel"
 _CALM = "calm"
 _LINK = "link:"
-_REPORTS = "P3_KERNEL_REPORTS"
-"""Where the tests of the second kernel are reported to, if this is it: a file, a line a report."""
-_PATIENCE_S = 240
-"""Without another report. More than pytest there has with one test: it says where that hangs."""
-_PATIENCE_WITH_A_TEST_S = 120
-
-Reports = dict[str, list[pytest.TestReport]]
+_ELSEWHERE = "in the second kernel, by scripts/in-kernel,"
+_BESIDE = "in a pytest beside the one that was started"
 
 
 def in_second_kernel() -> bool:
@@ -48,12 +40,14 @@ def register(config: pytest.Config) -> None:
         f"{_NEEDS}(*kinds): runs where the kernel has these kinds (of qdisc, filter, or link:KIND)",
         f"{_LACKS}(*kinds): runs where the kernel has none of these kinds",
         f"{_ALWAYS}: runs in the second kernel, whatever this one has",
-        f"{_CALM}: measures nothing, and bears another's load: runs beside the second kernel",
+        f"{_CALM}: measures nothing, and bears others' load: runs beside them",
     ):
         config.addinivalue_line("markers", line)
-    config.pluginmanager.register(_Here() if in_second_kernel() else _Elsewhere())
-    if _REPORTS in os.environ:
-        config.pluginmanager.register(_Reporter(config, Path(os.environ[_REPORTS])))
+    reports = os.environ.pop(REPORTS, None)  # and not those of a pytest that a test starts
+    alone = reports is not None or config.getoption("usepdb")
+    config.pluginmanager.register(_Here() if in_second_kernel() else _Elsewhere(alone=alone))
+    if reports is not None:
+        config.pluginmanager.register(Reporter(config, Path(reports)))
 
 
 class _Kinds:
@@ -92,53 +86,77 @@ class _Here:
 
 
 class _Elsewhere:
-    """Sends tests to the second kernel."""
+    """Sends tests to the second kernel, and to another pytest unless this one is `alone`."""
 
-    def __init__(self) -> None:
-        self._sent: list[str] = []
-        self._boot: _Boot | None = None
-        self._reports: Reports | None = None
+    def __init__(self, *, alone: bool) -> None:
+        self._alone = alone
+        self._others: list[_Other] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         kinds = _Kinds(session.items)
         sent = [item for item in session.items if kinds.obstacle(item)]
-        self._sent = [item.nodeid for item in sent]
         here = [item for item in session.items if item not in sent]
-        calm = [item for item in here if sent and item.get_closest_marker(_CALM)]
+        calm = [item for item in here if item.get_closest_marker(_CALM)]
+        beside = [] if self._alone else _half(calm)
+        if not sent and not beside:
+            return
+        self._others = [_Other(sent, _ELSEWHERE, IN_KERNEL), _Other(beside, _BESIDE)]
+        calm = [item for item in calm if item not in beside]
+        first = [item for item in here if item not in calm and item not in beside]
         # To the end, so that what the others share is torn down as pytest expects.
-        session.items[:] = [item for item in here if item not in calm] + calm + sent
+        session.items[:] = [*first, *calm, *beside, *sent]
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        is_sent = item.nodeid in self._sent
-        if self._boot is None and self._sent and (is_sent or item.get_closest_marker(_CALM)):
-            self._boot = _Boot(item.config, self._sent)
-        if not is_sent or self._boot is None:
+        mine = next((other for other in self._others if item.nodeid in other.nodeids), None)
+        if mine is not None or item.get_closest_marker(_CALM):
+            for other in self._others:
+                other.start(item.config)
+        if mine is None:
             return None
-        if self._reports is None:
-            self._reports = self._boot.reports()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._reports[item.nodeid]:
+        for report in mine.reports(item.nodeid):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def pytest_sessionfinish(self) -> None:
-        if self._boot is not None:
-            self._boot.close()
+        for other in self._others:
+            other.close()
 
 
-class _Reporter:
-    """Writes down what is reported, for the pytest outside."""
+class _Other:
+    """Tests that another pytest runs, if there are any, and that pytest, once it is needed."""
 
-    def __init__(self, config: pytest.Config, path: Path) -> None:
-        self._config = config
-        self._path = path
+    def __init__(self, items: Sequence[pytest.Item], where: str, through: Path | None = None):
+        self.nodeids = {item.nodeid: None for item in items}
+        self._where = where
+        self._through = "" if through is None else str(through)
+        self._pytest: OtherPytest | None = None
+        self._reports: Reports | None = None
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        with self._path.open("a") as file:
-            file.write(f"{json.dumps(data)}\n")
+    def start(self, config: pytest.Config) -> None:
+        """Have it begin, if it has not."""
+        if self._pytest is None and self.nodeids:
+            self._pytest = OtherPytest(config, [*self.nodeids], self._where, self._through)
+
+    def reports(self, nodeid: str) -> list[pytest.TestReport]:
+        """What it reported of a test, once it is through with all."""
+        assert self._pytest is not None
+        if self._reports is None:
+            self._reports = self._pytest.reports()
+        return self._reports[nodeid]
+
+    def close(self) -> None:
+        """End it if it still runs."""
+        if self._pytest is not None:
+            self._pytest.close()
+
+
+def _half(calm: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Every other module of them, so that what a module's tests share is made once."""
+    modules = list(dict.fromkeys(item.path for item in calm))
+    return [item for item in calm if modules.index(item.path) % 2]
 
 
 def _named(item: pytest.Item, *markers: str) -> set[str]:
@@ -157,82 +175,3 @@ def _has_link(kind: str) -> bool:
     command = ["unshare", "--net", "ip", "link", "add", "name", "probe0", "type", kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "Unknown device type" not in done.stderr
-
-
-class _Boot:
-    """The second kernel at work on tests, from the start on; `close` ends it whatever it is at."""
-
-    def __init__(self, config: pytest.Config, nodeids: list[str]) -> None:
-        self._config = config
-        self._nodeids = nodeids
-        self._held = ExitStack()
-        directory = self._held.enter_context(tempfile.TemporaryDirectory(prefix="p3t-kernel-"))
-        self._reports, self._said = Path(directory, "reports"), Path(directory, "said")
-        arguments = Path(directory, "arguments")
-        self._reports.touch()
-        arguments.write_text("\n".join(nodeids))
-        patience = f"faulthandler_timeout={_PATIENCE_WITH_A_TEST_S}"
-        pytest_there = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", patience]
-        with self._said.open("wb") as said:
-            self._process = self._held.enter_context(
-                subprocess.Popen(
-                    [str(IN_KERNEL), "-w", directory, *pytest_there, f"@{arguments}"],
-                    cwd=config.rootpath,
-                    env={**os.environ, _REPORTS: str(self._reports)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-        self._held.callback(self._process.kill)  # which ends the kernel with it
-
-    def close(self) -> None:
-        """End it if it still runs; nothing is left."""
-        self._held.close()
-
-    def reports(self) -> Reports:
-        """Every test's reports; of one that the kernel or pytest did not get to, that it failed."""
-        ended = self._end()
-        found: Reports = {nodeid: [] for nodeid in self._nodeids}
-        for report in _read(self._config, self._reports):
-            report.sections.append(("where", "in the second kernel, by scripts/in-kernel"))
-            found[report.nodeid].append(report)
-        for nodeid, of_test in found.items():
-            if not any(report.when == "teardown" for report in of_test):
-                of_test.append(_not_ended(nodeid, ended))
-        return found
-
-    def _end(self) -> str:
-        """How it ended, and the last that it said."""
-        faulthandler.cancel_dump_traceback_later()  # pytest's patience with one test: this is many
-        how, reported = "", -1
-        while not how:
-            try:
-                how = f"ended with {self._process.wait(_PATIENCE_S)}"
-            except subprocess.TimeoutExpired:
-                size = self._reports.stat().st_size
-                if size == reported:
-                    how = f"was ended: it reported nothing for {_PATIENCE_S} s"
-                    self._process.kill()
-                reported = size
-        return f"scripts/in-kernel {how}:\n{self._said.read_text(errors='replace')[-4000:]}"
-
-
-def _read(config: pytest.Config, path: Path) -> Iterator[pytest.TestReport]:
-    for line in path.read_text().splitlines():
-        data = json.loads(line)
-        report = config.hook.pytest_report_from_serializable(config=config, data=data)
-        assert isinstance(report, pytest.TestReport)
-        yield report
-
-
-def _not_ended(nodeid: str, ended: str) -> pytest.TestReport:
-    path = nodeid.partition("::")[0]
-    return pytest.TestReport(
-        nodeid,
-        (path, None, nodeid.partition("::")[2]),
-        {},
-        "failed",
-        f"this kernel lacks what the test needs, and in the second one it did not end: {ended}",
-        "call",
-    )

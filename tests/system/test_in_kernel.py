@@ -132,7 +132,7 @@ def test_what_became_of_a_test_that_was_sent_there_is_reported(tmp_path: Path) -
     assert "E       assert 2 == 3" in said["test_fails"]
     assert "no kernel for this test: " in said["test_of_no_kernel"]
     for name in ("test_ends_the_run", "test_after_it"):
-        assert "scripts/in-kernel ended with 3" in said[name]
+        assert "by scripts/in-kernel, it did not end: it ended with 3" in said[name]
 
 
 def test_without_the_second_kernel_its_tests_fail_and_say_what_to_do(tmp_path: Path) -> None:
@@ -140,3 +140,48 @@ def test_without_the_second_kernel_its_tests_fail_and_say_what_to_do(tmp_path: P
     said = outcomes(tmp_path, "unshare", "--mount", "sh", "-c", WITHOUT_UML, "sh")
     assert [name for name, words in said.items() if not words] == ["test_here"]
     assert all("run scripts/setup" in words for name, words in said.items() if name != "test_here")
+
+
+BESIDE = """
+import os, pytest
+
+pytestmark = pytest.mark.calm
+
+def test_there(tmp_path): assert os.getppid() == int(os.environ["STARTED"])
+
+def test_fails():
+    three = 3
+    assert 2 == three
+
+def test_ends_the_run(): os._exit(3)
+
+def test_after_it(): ...
+"""
+FIRST = """
+import os, pytest
+
+os.environ["STARTED"] = str(os.getpid())
+
+@pytest.mark.calm
+def test_calm(): ...
+
+def test_that_measures(): ...
+"""
+
+
+def test_what_became_of_a_test_that_ran_beside_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_first.py").write_text(FIRST)
+    (tmp_path / "test_second.py").write_text(BESIDE)
+    said = outcomes(tmp_path)
+    assert list(said) == [
+        "test_that_measures",
+        "test_calm",
+        "test_there",
+        "test_fails",
+        "test_ends_the_run",
+        "test_after_it",
+    ]
+    assert [name for name, words in said.items() if not words] == list(said)[:3]
+    assert "E       assert 2 == 3" in said["test_fails"]
+    for name in ("test_ends_the_run", "test_after_it"):
+        assert "in a pytest beside the one that was started it did not end" in said[name]
