@@ -20,7 +20,7 @@ pytestmark = pytest.mark.native_threads
 
 ARGUMENTS = (
     *("fig7", "--quick", "--models", "resnet50_v1", "--rates", "8", "--systems", "ddp", "p3"),
-    *("--scale", "50", "--iterations", "3", "--repeat", "1"),
+    *("--scale", "50", "--slow", "1", "--iterations", "3", "--repeat", "1"),
 )
 
 

@@ -13,7 +13,7 @@ from experiments.launch import LaunchError
 from experiments.messages import Event, Iterated
 from experiments.reproduce import accuracy, outputs, paper, plans
 from experiments.reproduce.measure import Measuring, Progress, Turn, turns
-from experiments.reproduce.plans import Choice
+from experiments.reproduce.plans import SLOW, Choice
 from experiments.reproduce.points import Measurement, Store, StoreError
 from experiments.systems import DEEP_PORT, SHALLOW_PORT
 from p3.systems import SYSTEMS
@@ -49,12 +49,12 @@ def parse(arguments: Sequence[str]) -> Options:
         "--port-buffers", nargs="+", type=int, metavar="BYTES", help=f"{SHALLOW_PORT} {DEEP_PORT}"
     )
     parser.add_argument("--scale", type=int, help="divides sizes, slices and rates (10; VGG-19 20)")
-    parser.add_argument("--slow", type=float, default=1.0, help="slow motion: times are multiplied")
+    parser.add_argument("--slow", type=float, help=f"slow motion: times are multiplied ({SLOW:g})")
     parser.add_argument("--least-slice", type=int, help="elements of an emulated slice, at least")
     parser.add_argument("--iterations", type=int, help="of each repeat")
     parser.add_argument("--repeat", type=int, help="interleaved repeats of each point (3)")
     parser.add_argument("--out", type=Path, default=Path("out/reproduce"))
-    parser.add_argument("--quick", action="store_true", help="fewer points; under 12 minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer points and systems")
     return _options(parser, parser.parse_args(arguments))
 
 
@@ -87,7 +87,8 @@ def _options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> Opt
     if chosen.figure == ACCURACY:
         figures: tuple[str, ...] = ()
     else:
-        figures = tuple(plans.FIGURES) if chosen.figure == "all" else (chosen.figure,)
+        every = plans.QUICK_FIGURES if chosen.quick else tuple(plans.FIGURES)
+        figures = every if chosen.figure == "all" else (chosen.figure,)
     return Options(figures, replace(choice, **given), chosen.quick, chosen.out)
 
 
