@@ -13,6 +13,9 @@ from p3_shaper.tcmessage import INGRESS_HANDLE, TC_INGRESS, Object, TcMessage
 from p3_shaper.tree import Tree
 from p3_shaper.u32tables import is_root_table
 
+CLASSLESS = frozenset({"bfifo", "pfifo", "pfifo_fast"})
+"""Kinds of qdisc without classes, to which the kernel attaches no filter (`tc_ctl_tfilter`)."""
+
 
 class Hook(enum.Enum):
     """Where on an interface a tree hangs: what goes out, or what comes in."""
@@ -28,7 +31,12 @@ class Hook(enum.Enum):
 
 def filter_places(messages: Iterable[TcMessage]) -> tuple[int, ...]:
     """Handles and class ids under which there may be filters; the kernel lists one at a time."""
-    return tuple(dict.fromkeys(message.handle for message in messages if message.handle))
+    places = (
+        message.handle
+        for message in messages
+        if message.object is Object.CLASS or message.kind not in CLASSLESS
+    )
+    return tuple(dict.fromkeys(filter(None, places)))
 
 
 def tree_of(messages: Iterable[TcMessage]) -> Tree:

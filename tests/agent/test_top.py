@@ -117,13 +117,14 @@ def test_bad_arguments_are_usage(here: Place) -> None:
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "TERM"])
 def test_a_terminal_is_given_back(here: Place, how: str) -> None:
     master, slave = pty.openpty()
+    command = (AGENT, "top", "--interval", "0.1")
     try:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         before = termios.tcgetattr(slave)
         with (
             here.running(*RATE),
             subprocess.Popen(
-                ["ip", "netns", "exec", here.name, "setsid", "--ctty", AGENT, "top"],
+                ["ip", "netns", "exec", here.name, "setsid", "--ctty", *command],
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,

@@ -17,6 +17,7 @@ from p3_shaper.cluster import Node, Pair
 from p3_shaper.kinds import missing_in_config
 from p3_shaper.link import Link
 from p3_shaper.netlink import Hook, Netlink, TcError, open_netlink
+from p3_shaper.observe import CLASSLESS
 from p3_shaper.operations import make
 from p3_shaper.parts import HtbOptions, Qdisc
 from p3_shaper.plan import PlanError, clear, plan
@@ -322,3 +323,13 @@ def test_a_tree_knows_what_tc_knows(pair: Pair) -> None:
             assert replace(tree, messages=()) == tree
 
     asyncio.run(work())
+
+
+def test_where_no_filters_are_looked_for_there_can_be_none(pair: Pair) -> None:
+    node = pair.nodes[0]
+    for number, kind in enumerate(sorted(CLASSLESS), 1):
+        with case(kind):
+            tc(node, f"qdisc replace dev eth0 root handle {number}: {kind}")
+            some = f"filter add dev eth0 parent {number}: protocol ip u32 match ip tos 4 0xfc"
+            done = node.run(["tc", *some.split(), "action", "drop"], check=False)
+            assert "Error: Qdisc not classful." in done.stderr
