@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from support import leaks, second_kernel
@@ -14,6 +16,9 @@ from p3_shaper.cluster import PORT_BUFFER, Cluster, Pair
 from p3_shaper.rates import Rate, parse_rate
 
 NATIVE_THREADS = "native_threads"
+ROOT = Path(__file__).parents[1]
+SOURCES = ("agent", "shaper", "integrations", "scripts", "tests/support")
+"""What processes that tests start import."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     second_kernel.register(config)
     leaks.adopt_orphans()
+    for name in SOURCES:
+        # They are hundreds, and some may not write what they compile, or are told not to.
+        compileall.compile_dir(ROOT / name, quiet=2)
     # Ends the run, as Ctrl-C does; by itself a cluster would make it end but the test at hand.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
