@@ -5,6 +5,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from p3_agent import client
 from p3_agent.messages import ControlError
+from p3_shaper.namespace import socket_in
 
 AGENT = str(Path(sys.executable).with_name("p3-agent"))
 PATIENCE = 60.0
@@ -233,20 +235,12 @@ def _delete(name: str) -> None:
     raise AssertionError(f"the namespace {name} cannot be removed")
 
 
-SEND = """
-import socket, sys
-tos, count = int(sys.argv[1]), int(sys.argv[2])
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-    for _ in range(count):
-        sender.sendto(b"x" * 100, ("10.78.0.2", 9))
-"""
-
-
 def send(here: Place, tos: int, count: int) -> None:
     """Send `count` datagrams of 100 bytes out of eth0, marked."""
-    done = here.run(sys.executable, "-c", SEND, str(tos), str(count))
-    assert done.returncode == 0, done.stderr
+    with socket_in(here.name, socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+        for _ in range(count):
+            sender.sendto(b"x" * 100, ("10.78.0.2", 9))
 
 
 FOREIGN = (

@@ -12,6 +12,8 @@ import pytest
 from p3_shaper.cli import main
 from p3_shaper.cluster import Node, Pair
 
+pytestmark = pytest.mark.calm
+
 Capture = pytest.CaptureFixture[str]
 
 

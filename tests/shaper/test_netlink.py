@@ -33,6 +33,8 @@ from p3_shaper.tree import (
     prio_tree,
 )
 
+pytestmark = pytest.mark.calm
+
 RATE = parse_rate("200mbit")
 TABLE = default_table()
 

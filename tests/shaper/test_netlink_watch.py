@@ -18,6 +18,8 @@ from p3_shaper.tcmessage import Counters
 from p3_shaper.tree import htb_tree
 from p3_shaper.watch import LINK, OVERRUN, QDISC
 
+pytestmark = pytest.mark.calm
+
 RATE = parse_rate("200mbit")
 TABLE = default_table()
 

@@ -18,6 +18,8 @@ from p3_shaper.replay import ReplayError, check
 from p3_shaper.tcmessage import Object, TcMessage, attribute
 from p3_shaper.tree import htb_tree
 
+pytestmark = pytest.mark.calm
+
 HTB = """
 qdisc add dev eth0 root handle 1: htb default 30
 class add dev eth0 parent 1: classid 1:1 htb rate 100mbit burst 15k

@@ -41,6 +41,8 @@ from p3_shaper.tcmessage import (
 )
 from p3_shaper.tree import Tree, htb_prio_tree, htb_tree, ingress_tree, link_tree, prio_tree
 
+pytestmark = pytest.mark.calm
+
 LO = 1
 GBIT, FAST = parse_rate("1gbit"), parse_rate("40gbit")
 MAP = (2, 1, 0) + (2,) * 13
