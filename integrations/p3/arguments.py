@@ -29,10 +29,10 @@ def check_arguments(
             f"slice_numel={slice_numel}: give the most elements in a slice, 1 or more, or leave it "
             "out"
         )
-    if port_buffer < 1:
+    if port_buffer < 0:
         raise P3Error(
             f"port_buffer={port_buffer}: give the bytes that the switch port in front of a node "
-            "holds, 1 or more"
+            "holds, or 0 for no limit"
         )
     if not network.timeout >= 1:
         raise P3Error(

@@ -75,10 +75,11 @@ def distribute(
     (see `engines.choose_engine`), or one of your own.
     `slice_numel` is the most elements in a slice (the engine's own default: 400,000 for "groups",
     50,000 for "ps"). `port_buffer`: the bytes that the switch port in front of a node holds, for
-    "ps" to stay below. `bands` overrides the agent's band table. `servers` are the ranks that sum
-    slices in the engine "ps", all workers if not given; ranks beyond the workers only do that, and
-    call `serve` (docs/engines.md). `update="server"` has each of them apply the optimizer to its
-    slices and hold their state; the optimizer must be one of torch's that work by element.
+    "ps" to stay below (0: no limit). `bands` overrides the agent's band table. `servers` are the
+    ranks that sum slices in the engine "ps", all workers if not given; ranks beyond the workers
+    only do that, and call `serve` (docs/engines.md). `update="server"` has each of them apply the
+    optimizer to its slices and hold their state; the optimizer must be one of torch's that work by
+    element.
     `codec` has slices travel encoded, in "ps" alone: "fp16", "bf16", "qsgd8", "1bit", "topk"
     (docs/codecs.md).
     `broadcast_buffers` has rank 0's buffers replace all others' with every step().

@@ -17,7 +17,6 @@ from p3.engine import P3Error
     [
         ({"slice_numel": 0}, "slice_numel=0: give the most elements"),
         ({"slice_numel": -5}, "slice_numel=-5: give the most elements"),
-        ({"port_buffer": 0}, "port_buffer=0: give the bytes"),
         ({"port_buffer": -1}, "port_buffer=-1: give the bytes"),
         ({"timeout": 0.5}, "timeout=0.5: give the seconds"),
         ({"timeout": float("nan")}, "timeout=nan: give the seconds"),

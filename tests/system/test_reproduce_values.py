@@ -110,7 +110,7 @@ def test_medians_spreads_and_claims() -> None:
     summary = summarize(raw)
     rows = summary.of(BEST)
     p3 = next(row for row in rows.values() if row.system == "p3")
-    assert p3.throughput == pytest.approx(32 / 0.35)
+    assert p3.throughput == pytest.approx(32 * ONE.slow / 0.35)
     assert p3.spread == pytest.approx(1.25 - 0.8)
     assert len(p3.repeats) == 3
     assert "sizes / 10" in p3.emulated

@@ -9,6 +9,7 @@ import msgspec
 
 from p3 import advice
 from p3.commands.options import NetworkOptions, add_network, rate
+from p3.cuts import CUTTINGS
 from p3.profile import read_profile
 
 
@@ -32,7 +33,15 @@ def _main(parsed: argparse.Namespace) -> int:
     network = NetworkOptions(parsed).network(parsed.nodes, parsed.rate)
     told = advice.advise(read_profile(parsed.profile), network)
     if parsed.json:
-        print(msgspec.json.format(msgspec.json.encode(told)).decode())
+        print(msgspec.json.format(msgspec.json.encode(told, enc_hook=_name)).decode())
     else:
         print(advice.text(told))
     return 0
+
+
+def _name(value: object) -> str:
+    """A function among the numbers is a way to cut bands, which has a name."""
+    for name, cutting in CUTTINGS.items():
+        if cutting is value:
+            return name
+    raise NotImplementedError(f"{value!r} cannot be printed as JSON")
