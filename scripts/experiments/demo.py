@@ -40,7 +40,7 @@ def parse(arguments: list[str]) -> Options:
     """Options from the command line; SystemExit with status 2 for what makes no sense."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--nodes", type=int, default=4, help="nodes, 2 or more (4)")
-    parser.add_argument("--rate", default="200mbit", help="of each link, with a unit (200mbit)")
+    parser.add_argument("--rate", default="170mbit", help="of each link, with a unit (170mbit)")
     parser.add_argument("--model", choices=MODELS, default="medium", help="0.4, 1.4, 4.5 million")
     parser.add_argument("--iterations", type=int, help=f"a system ({ITERATIONS})")
     parser.add_argument("--port-buffer", default="256KB", help="of each switch port (256KB)")
