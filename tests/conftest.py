@@ -33,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(ROOT / name, quiet=2)
     # Ends the run, as Ctrl-C does; by itself a cluster would make it end but the test at hand.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell's background job and nohup ignore these, and so would the processes that tests signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
