@@ -1,15 +1,20 @@
 """An agent's normal life, and what its commands show of it."""
 
+import asyncio
 import json
 import signal
+import socket
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from agent.running import AGENT, Place, add_foreign, send
+from support.flows import MEGABYTE, Flow
 
 from p3_agent import client
 from p3_shaper.bands import BandTable, default_table
+from p3_shaper.cluster import Pair
 
 RATE = ("--rate", "200mbit")
 
@@ -113,6 +118,32 @@ def test_a_new_rate_changes_classes_in_place(here: Place) -> None:
             client.set_rate("100", here.socket)
         assert client.reconcile(here.socket) == ()
         assert agent.process.poll() is None
+
+
+def test_a_new_rate_under_load_loses_nothing(pair: Pair, tmp_path: Path) -> None:
+    node, peer = pair.nodes
+    here = Place(node.name, tmp_path)
+    first, fourth = default_table().bands[0].tos, default_table().bands[3].tos
+
+    async def work() -> None:
+        async with (
+            Flow.between(node, peer, socket.AF_INET, first) as urgent,
+            Flow.between(node, peer, socket.AF_INET6, fourth) as patient,
+        ):
+            await urgent.arrived(2 * MEGABYTE)
+            for rate in ("150mbit", "600mbit", "2gbit", "100mbit", "300mbit"):
+                steps = await asyncio.to_thread(client.set_rate, rate, here.socket)
+                assert steps
+                assert all(step.startswith("change ") for step in steps)
+                await urgent.arrived(2 * MEGABYTE)
+            status = await asyncio.to_thread(client.status, here.socket)
+            assert status is not None
+            assert {item.drops for item in status.classes} == {0}
+            assert urgent.lost() <= 0
+            assert patient.lost() <= 0
+
+    with here.running(*RATE):
+        asyncio.run(work())
 
 
 def test_a_stop_amid_changes_puts_back_what_was_there(here: Place) -> None:
