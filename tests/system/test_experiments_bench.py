@@ -72,7 +72,7 @@ def test_bench_shaper(tmp_path: Path) -> None:
     )
     (row,) = msgspec.json.decode(file.read_bytes(), type=list[Row])
     assert row.asked == 50_000_000
-    assert 0 < row.leak < 1
+    assert 0 <= row.leak < 1  # 0 where the lower band's connection gets nothing through in time
     assert 0 < row.backlogged <= 1
     assert f"{row.rate / row.asked:.1%}" in out
 
