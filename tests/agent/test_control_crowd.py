@@ -141,11 +141,13 @@ async def ask(connection: socket.socket, data: bytes) -> bytes:
 def test_a_silent_client_is_let_go_unless_it_trains(here: Place) -> None:
     async def scene() -> None:
         async with served(here, Limits(idle_s=1.0)) as where:
-            with connect(where) as trains, connect(where) as silent:
+            with connect(where) as trains, connect(where) as greets, connect(where) as silent:
                 assert b"done" in await ask(trains, b'{"type":"job","name":"vgg"}')
+                assert b"welcome" in await ask(greets, HELLO)
                 silent.setblocking(False)
                 loop = asyncio.get_running_loop()
-                assert await loop.sock_recv(silent, MAX_REPLY) == b""
+                for quiet in (greets, silent):
+                    assert await loop.sock_recv(quiet, MAX_REPLY) == b""
                 assert b"vgg" in await ask(trains, STATUS)
 
     asyncio.run(scene())
