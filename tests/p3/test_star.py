@@ -67,6 +67,26 @@ def test_all_get_the_bytes_of_rank_0(port: int) -> None:
     assert in_all(port, broadcast) == [b"\0\0"] * WORLD
 
 
+def test_a_slow_link_may_need_longer_than_the_timeout_for_one_array(port: int) -> None:
+    size, timeout = 24 << 20, 0.5
+
+    def send() -> None:
+        with closing(Star(Place(0, 2, "127.0.0.1", port), timeout=timeout)) as zero:
+            zero.broadcast(memoryview(bytes(size)))
+
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send)
+        with closing(Star(Place(1, 2, "127.0.0.1", port), timeout=timeout)) as one:
+            (sock,) = one._peers.values()
+            left, begun = size, time.monotonic()
+            while left and (content := sock.recv(1 << 18)):
+                left -= len(content)
+                time.sleep(0.02)
+        sent.result()
+    assert left == 0
+    assert time.monotonic() - begun > timeout
+
+
 def test_strangers_are_sent_away(port: int) -> None:
     come = threading.Event()
     greeting = Greeting.of(1, WORLD).encode()
