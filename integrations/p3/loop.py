@@ -8,6 +8,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -51,6 +52,7 @@ class Loop:
         self._running = True
         self._on_end = on_end
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _loops.add(self)
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,6 +94,19 @@ class Loop:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
+    def leave_to_parent(self) -> None:
+        """In a forked process, which has no such thread: hold none of the descriptors.
+
+        Else others would take this rank for alive as long as one of its children lives.
+        """
+        self._lock = threading.Lock()
+        self._running = False
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # The numbers stay taken: whoever owns one may yet close it.
+        for fd in (self._epoll.fileno(), self._event, *self._handlers):
+            os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+
     def _run(self) -> None:
         crashed = True
         try:
@@ -105,6 +120,7 @@ class Loop:
             try:
                 self._on_end(crashed)
             finally:
+                _loops.discard(self)
                 self._epoll.close()
                 os.close(self._event)
 
@@ -139,3 +155,14 @@ class Loop:
             self._calls.clear()
         for function in calls:
             function()
+
+
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for loop in list(_loops):
+        loop.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

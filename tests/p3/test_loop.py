@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -128,3 +131,23 @@ def test_a_crash_is_told() -> None:
     with running() as (loop, ended):
         loop.call(crash)
         assert ended.get(timeout=WAIT_S) is True
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_keeps_no_connection_open() -> None:
+    ours, theirs = socket.socketpair()
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(WAIT_S,))
+    with ours, theirs, running() as (loop, _):
+        pipe = Pipe(loop, 1, Queue())
+        loop.register(ours.fileno(), pipe)
+        child.start()
+        loop.unregister(ours.fileno())
+        ours.close()
+        theirs.settimeout(WAIT_S / 3)
+        try:
+            assert theirs.recv(1) == b""
+            assert child.is_alive()
+        finally:
+            child.kill()
+            child.join()
+            pipe.close()
