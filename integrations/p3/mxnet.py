@@ -14,6 +14,7 @@ import atexit
 import os
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import mxnet as mx
@@ -80,6 +81,7 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         self._sums: Sums | None = None
         self._updater: mx.optimizer.Updater | None = None
         atexit.register(self.close)
+        _stores.add(self)
 
     # What gluon.Trainer and Module call; see mxnet.kvstore.KVStoreBase
 
@@ -286,6 +288,22 @@ class Dist_P3(mx.kvstore.KVStoreBase):  # type: ignore[misc]  # noqa: N801  (MXN
         if (name := np.dtype(array.dtype).name) not in DTYPES:
             raise P3Error(f"parameter {key} is {name}: dist_p3 takes {', '.join(DTYPES)}")
         return array
+
+
+_stores: weakref.WeakSet[Dist_P3] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """Let sums come to their end before the process forks, as a DataLoader does for its workers.
+
+    MXNet waits for them in the middle of the fork, where Python's threads, and P3's among them,
+    stand still: it would wait for good.
+    """
+    if any(store.layers() for store in list(_stores)) and (error := _drain()) is not None:
+        print(f"p3: {error}", file=sys.stderr)
+
+
+os.register_at_fork(before=_before_fork)
 
 
 def _drain() -> mx.MXNetError | None:

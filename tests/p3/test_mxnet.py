@@ -80,6 +80,12 @@ def test_a_parameter_frozen_for_a_while_holds_none_up(ranks: Ranks, watched: boo
     assert_as_alone(ranks.run("frozen", watched))
 
 
+def test_a_fork_waits_for_the_sums_under_way(ranks: Ranks) -> None:
+    results = ranks.run("forks")
+    assert [result["statuses"] for result in results] == [[0] * 3] * 2
+    assert len({result["digest"] for result in results}) == 1
+
+
 def test_arrays_of_the_numpy_interface(ranks: Ranks) -> None:
     for result in (results := ranks.run("numpy_interface")):
         result["distance"] /= 100  # Adam

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -199,6 +201,23 @@ def frozen(watched: bool) -> Result:
     return compared(values(nets[0]), values(nets[1]))
 
 
+def forks() -> Result:
+    """Every rank forks while sums are under way: rank 1 comes to them later."""
+    net = network()
+    store = Dist_P3()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"], kvstore=store)
+    statuses = []
+    for step in range(3):
+        time.sleep(0.3 * RANK)
+        train(net, trainer, range(step, step + 1))
+        child = multiprocessing.Process(target=os.getpid)
+        child.start()
+        child.join()
+        statuses.append(child.exitcode)
+    store.close()
+    return {"statuses": statuses, "digest": digest(net)}
+
+
 def numpy_interface() -> Result:
     """Arrays of mx.np."""
     mx.npx.set_np()
@@ -375,6 +394,7 @@ def main() -> None:
         by_name,
         module,
         frozen,
+        forks,
         numpy_interface,
         waits,
         half,
