@@ -26,11 +26,16 @@ class ForwardWatch:
     def layers(self, values: Sequence[Array]) -> list[int | None]:
         """The place of each of `values` in forward order, None for what was not seen."""
         place: dict[int, int] = {}
-        for layer, block in enumerate(self._called):
+        layer = 0
+        for block in self._called:
+            # A whole graph in one block, whose parameters come in the graph's order.
+            whole = isinstance(block, mx.gluon.SymbolBlock)
             for parameter in block.params.values():
                 # Not initialised, it is not trained.
                 for value in parameter._data or ():
                     place.setdefault(id(value), layer)
+                layer += whole
+            layer += 1
         return [place.get(id(value)) for value in values]
 
     def settle(self, before_forward: Callable[[], None]) -> None:

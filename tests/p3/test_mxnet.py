@@ -80,6 +80,11 @@ def test_a_parameter_frozen_for_a_while_holds_none_up(ranks: Ranks, watched: boo
     assert_as_alone(ranks.run("frozen", watched))
 
 
+def test_a_network_from_a_file_has_its_graphs_order(ranks: Ranks, tmp_path: Path) -> None:
+    # Keys are in the names' order: a_bias, a_weight, x_bias, …
+    assert ranks.run("imported", str(tmp_path)) == [{"layers": [7, 6, 5, 4, 3, 2, 1, 0]}] * 2
+
+
 def test_a_fork_waits_for_the_sums_under_way(ranks: Ranks) -> None:
     results = ranks.run("forks")
     assert [result["statuses"] for result in results] == [[0] * 3] * 2

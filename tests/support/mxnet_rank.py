@@ -201,6 +201,23 @@ def frozen(watched: bool) -> Result:
     return compared(values(nets[0]), values(nets[1]))
 
 
+def imported(folder: str) -> Result:
+    """A network that was exported to files and read back is a single block."""
+    net = network(hybrid=True)
+    net(mx.nd.zeros((1, 3, 8, 8)))
+    name = str(Path(folder) / f"net{RANK}")
+    net.export(name)
+    net = gluon.SymbolBlock.imports(f"{name}-symbol.json", ["data"], f"{name}-0000.params")
+    p3.mxnet.watch(net)
+    store = Dist_P3()
+    # gluon.Trainer sorts these by name: from the last layer to the first.
+    trainer = gluon.Trainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"], kvstore=store)
+    train(net, trainer, range(1))
+    layers = store.layers()
+    store.close()
+    return {"layers": layers}
+
+
 def forks() -> Result:
     """Every rank forks while sums are under way: rank 1 comes to them later."""
     net = network()
@@ -394,6 +411,7 @@ def main() -> None:
         by_name,
         module,
         frozen,
+        imported,
         forks,
         numpy_interface,
         waits,
