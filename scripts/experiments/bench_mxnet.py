@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,13 +25,14 @@ from experiments.report import percent, seconds, table, times
 from experiments.rounds import spread
 from experiments.setting import Setting, parse_setting
 from experiments.turns import Turns
+from p3.bounds import communication_s, iteration_bound_s
 from p3_shaper.cluster import PORT_BUFFER, Cluster
 from p3_shaper.rates import parse_rate
 
-SETTINGS = ("vgg19@700mbit", "resnet50@400mbit", "resnet18@500mbit")
-"""Communication takes as long as computing, and twice as long for resnet18, which is a real
-network and computes."""
+SETTINGS = ("vgg19@700mbit", "resnet50@400mbit", "resnet18@250mbit")
+"""Communication takes as long as computing. resnet18 is a real network, and computes."""
 REAL = "resnet18"
+BATCH = 32
 ROOT_PORT = "9191"
 ALIKE = {
     **OVERLAP,
@@ -42,18 +43,25 @@ ALIKE = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A store: `key` names it in JSON; `van` is MXNet's network layer, None for no MXNet store."""
+    """A store; `key` names it in JSON; `van` chooses the network layer of MXNet's dist_sync."""
 
     key: str
     title: str
-    van: Mapping[str, str] | None
-    agents: bool = False
+    store: str
+    van: Mapping[str, str] = field(default_factory=dict)
 
 
+ALONE = System("alone", "computing alone", "local")
 SYSTEMS = (
-    System("dist_sync", "MXNet's dist_sync", {}),
-    System("mxnet_p3", "MXNet's own P3", {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "1"}),
-    System("dist_p3", "dist_p3", None, agents=True),
+    ALONE,
+    System("dist_sync", "MXNet's dist_sync", "dist_sync"),
+    System(
+        "mxnet_p3",
+        "MXNet's own P3",
+        "dist_sync",
+        {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "1"},
+    ),
+    System("dist_p3", "dist_p3", "dist_p3"),
 )
 
 
@@ -75,6 +83,7 @@ class Options:
     """What the user asked for."""
 
     turns: Turns[System]
+    batch: int
     timelines: Path | None
 
 
@@ -82,10 +91,16 @@ def parse(arguments: Sequence[str]) -> Options:
     """Options from the command line; SystemExit with status 2 for what makes no sense."""
     parser = turns.options("bench_mxnet", __doc__, SETTINGS, SYSTEMS)
     parser.add_argument(
+        "--batch", type=int, default=BATCH, help=f"pictures a node of {REAL} ({BATCH})"
+    )
+    parser.add_argument(
         "--timelines", type=Path, help="a folder for rank 0's of the last round, by setting, store"
     )
     chosen = parser.parse_args(arguments)
-    return Options(turns.chosen_turns(parser, chosen, SYSTEMS, _setting), chosen.timelines)
+    if chosen.batch < 1:
+        parser.error(f"--batch {chosen.batch}: choose 1 or more")
+    chosen_turns = turns.chosen_turns(parser, chosen, SYSTEMS, _setting)
+    return Options(chosen_turns, chosen.batch, chosen.timelines)
 
 
 def _setting(text: str) -> Setting:
@@ -98,12 +113,12 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
     with Cluster(options.turns.nodes, setting.rate, PORT_BUFFER) as cluster:
         folder = options.timelines
         environment = {**ALIKE, **_parameter_servers(cluster, system)}
-        store = "dist_p3" if system.van is None else "dist_sync"
         program = launch.Program(
             system.key,
             "experiments.mxnet_train",
             (
-                *("--store", store, "--workload", setting.workload),
+                *("--store", system.store, "--workload", setting.workload),
+                *("--batch", str(options.batch)),
                 *("--iterations", str(options.turns.iterations)),
                 *(("--timeline", _timeline(folder, setting, system)) if folder else ()),
             ),
@@ -114,7 +129,7 @@ def measure(options: Options, setting: Setting, system: System, title: str) -> O
             cluster,
             program,
             options.turns.logs / str(setting),
-            agent_rate=setting.rate if system.agents else None,
+            agent_rate=setting.rate if system.store == "dist_p3" else None,
             on_event=Progress(title, options.turns.iterations),
         )
         return Outcome(tuple(launch.finished(told)))
@@ -126,7 +141,7 @@ def _timeline(folder: Path, setting: Setting, system: System) -> str:
 
 def _parameter_servers(cluster: Cluster, system: System) -> dict[str, str]:
     """Start MXNet's scheduler and servers, which end with the cluster; a worker's environment."""
-    if system.van is None:
+    if system.store != "dist_sync":
         return {}
     common = {
         **system.van,
@@ -155,15 +170,26 @@ Collected = dict[str, dict[str, list[Outcome]]]
 def summary(options: Options, collected: Collected) -> dict[str, dict[str, StoreRounds]]:
     """The rounds so far as numbers, by setting and system."""
     return {
-        str(setting): _stores(_bound_s(options, setting), collected[str(setting)])
+        str(setting): _stores(
+            _bound_s(options, setting, collected[str(setting)]), collected[str(setting)]
+        )
         for setting in options.turns.settings
         if collected[str(setting)]
     }
 
 
-def _bound_s(options: Options, setting: Setting) -> float | None:
-    """None for a real network: what it computes depends on the processors that nodes share."""
-    return None if setting.workload == REAL else setting.bound_s(options.turns.nodes)
+def _bound_s(
+    options: Options, setting: Setting, found: Mapping[str, Sequence[Outcome]]
+) -> float | None:
+    """For a real network, what computing takes on processors that nodes share: None unmeasured."""
+    if setting.workload != REAL:
+        return setting.bound_s(options.turns.nodes)
+    if ALONE.key not in found:
+        return None
+    compute_s = statistics.median(outcome.iteration_s for outcome in found[ALONE.key])
+    payload_bytes = 4 * found[ALONE.key][0].ranks[0].parameters
+    nodes, rate = options.turns.nodes, setting.rate.bits_per_second
+    return iteration_bound_s(compute_s, communication_s(payload_bytes, nodes, rate))
 
 
 def _stores(

@@ -22,7 +22,6 @@ from experiments.messages import Finished, Iterated, tell
 from experiments.mxnet_layers import emulated_network, spans
 
 RESNET18 = "resnet18"
-BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +29,26 @@ class Workload:
     """A network, and the mean loss over its inputs, in autograd's scope."""
 
     net: gluon.Block
+    images: int
     loss: Callable[[], mx.nd.NDArray]
 
 
-def make(name: str, rank: int) -> Workload:
-    """An emulated network, or the real ResNet-18 of gluon's model zoo on pictures of noise."""
+def make(name: str, rank: int, batch: int) -> Workload:
+    """An emulated network, or gluon's real ResNet-18 on `batch` pictures of noise a node."""
     mx.random.seed(1)
     if name != RESNET18:
         net = emulated_network(emulations()[name], rank)
         net.initialize(mx.init.Uniform(1.0))
         value = mx.nd.zeros(1)
-        return Workload(net, lambda: net(value))
+        return Workload(net, 1, lambda: net(value))
     real = gluon.model_zoo.vision.get_resnet(1, 18, classes=10, thumbnail=True)
     real.initialize(mx.init.Xavier())
     real.hybridize()
     random = np.random.RandomState(rank)
-    pictures = mx.nd.array(random.standard_normal((BATCH, 3, 32, 32)))
-    wanted = mx.nd.array(random.randint(0, 10, BATCH))
+    pictures = mx.nd.array(random.standard_normal((batch, 3, 32, 32)))
+    wanted = mx.nd.array(random.randint(0, 10, batch))
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
-    return Workload(real, lambda: loss_of(real(pictures), wanted).mean())
+    return Workload(real, batch, lambda: loss_of(real(pictures), wanted).mean())
 
 
 def train(rank: int, workload: Workload, trainer: gluon.Trainer, iterations: int) -> Finished:
@@ -80,11 +80,18 @@ def train(rank: int, workload: Workload, trainer: gluon.Trainer, iterations: int
         accuracy=None,
         digest=hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in parameters)).hexdigest(),
         parameters=sum(parameter.size for parameter in parameters),
-        images=BATCH,
+        images=workload.images,
         sent_bytes=process.sent_bytes() - sent,
         payload_bytes=0,
         cpu_s=time.process_time() - cpu,
     )
+
+
+def _updates_on_kvstore(store: str) -> bool | None:
+    if store == "local":
+        return None
+    # MXNet's own P3 cannot update on its servers.
+    return os.environ.get("DMLC_PS_VAN_TYPE") != "p3"
 
 
 def write_timeline(path: Path) -> None:
@@ -109,14 +116,15 @@ def write_timeline(path: Path) -> None:
 def main() -> None:
     """Run on every node with RANK and the like in the environment."""
     parser = argparse.ArgumentParser(prog="experiments.mxnet_train", description=__doc__)
-    parser.add_argument("--store", choices=("dist_p3", "dist_sync"), required=True)
+    parser.add_argument("--store", choices=("dist_p3", "dist_sync", "local"), required=True)
     parser.add_argument("--workload", choices=(*emulations(), RESNET18), required=True)
+    parser.add_argument("--batch", type=int, default=32, help="pictures of the real network")
     parser.add_argument("--iterations", type=int, required=True)
     parser.add_argument("--timeline", type=Path, help="rank 0's, for chrome://tracing")
     parser.add_argument("--port-buffer", type=int, default=256_000)
     chosen = parser.parse_args()
     rank = process.begin()
-    workload = make(chosen.workload, rank)
+    workload = make(chosen.workload, rank, chosen.batch)
     p3.mxnet.watch(workload.net)
     ours = chosen.store == "dist_p3"
     trainer = gluon.Trainer(
@@ -125,8 +133,7 @@ def main() -> None:
         "sgd",
         {"learning_rate": 0.01 if chosen.workload == RESNET18 else 1.0},
         kvstore=p3.mxnet.Dist_P3(port_buffer=chosen.port_buffer) if ours else chosen.store,
-        # MXNet's own P3 cannot update on its servers.
-        update_on_kvstore=os.environ.get("DMLC_PS_VAN_TYPE") != "p3",
+        update_on_kvstore=_updates_on_kvstore(chosen.store),
     )
     tell(train(rank, workload, trainer, chosen.iterations))
     if chosen.timeline is not None and rank == 0:
